@@ -1,0 +1,1 @@
+//! tower-sluice-test

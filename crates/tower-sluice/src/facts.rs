@@ -1,0 +1,1 @@
+//! The numbers of one window, and who can supply them.
