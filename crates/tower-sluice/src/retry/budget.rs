@@ -181,9 +181,16 @@ fn within_one_and_most(field: &'static str, tokens: u32) -> Result<u32, ConfigEr
 }
 
 /// The tokens that retries are paid from, shared by all calls of a layer, and by all clones of this value.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct RetryBudget {
     tokens: Option<Arc<Tokens>>,
+}
+
+/// The same as [`RetryBudget::new`].
+impl Default for RetryBudget {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl RetryBudget {
@@ -320,13 +327,13 @@ struct Tokens {
 
 /// [`Tokens::word`], taken apart.
 #[derive(Clone, Copy)]
-struct Level {
+struct Fill {
     tokens: u32,
     /// Milliseconds from the epoch for which tokens were given.
     since: u64,
 }
 
-impl Level {
+impl Fill {
     const fn of(word: u64) -> Self {
         Self { tokens: word as u32 & BudgetTerms::MOST_TOKENS, since: word >> TOKEN_BITS }
     }
@@ -339,7 +346,7 @@ impl Level {
 impl Tokens {
     fn full(terms: BudgetTerms) -> Self {
         Self {
-            word: AtomicU64::new(Level { tokens: terms.capacity, since: 0 }.word()),
+            word: AtomicU64::new(Fill { tokens: terms.capacity, since: 0 }.word()),
             epoch: OnceLock::new(),
             capacity: AtomicU32::new(terms.capacity),
             retry_cost: AtomicU32::new(terms.retry_cost),
@@ -352,24 +359,24 @@ impl Tokens {
     fn set(&self, terms: BudgetTerms, now: Instant) {
         let now = self.millis(now);
         // What time has given up to now, it gave on the old terms.
-        self.change(|level| Some(self.refilled(level, now)));
+        self.change(|fill| Some(self.refilled(fill, now)));
         self.retry_cost.store(terms.retry_cost, Relaxed);
         self.timeout_cost.store(terms.timeout_cost, Relaxed);
         self.success_return.store(terms.success_return, Relaxed);
         self.token_every_ms.store(whole_millis(terms.token_every), Relaxed);
         self.capacity.store(terms.capacity, Relaxed);
         // A change that read the capacity before may still be under way: every reader cuts off at it as well.
-        self.change(|level| Some(Level { tokens: level.tokens.min(terms.capacity), ..level }));
+        self.change(|fill| Some(Fill { tokens: fill.tokens.min(terms.capacity), ..fill }));
     }
 
     #[inline]
     fn is_full(&self) -> bool {
-        Level::of(self.word.load(Relaxed)).tokens >= self.capacity.load(Relaxed)
+        Fill::of(self.word.load(Relaxed)).tokens >= self.capacity.load(Relaxed)
     }
 
     fn available(&self, now: Instant) -> u32 {
         let now = self.millis(now);
-        self.refilled(Level::of(self.word.load(Relaxed)), now).tokens
+        self.refilled(Fill::of(self.word.load(Relaxed)), now).tokens
     }
 
     fn succeeded(&self, progress: &Progress) {
@@ -380,41 +387,41 @@ impl Tokens {
     }
 
     fn give(&self, tokens: u32) {
-        self.change(|level| {
+        self.change(|fill| {
             let capacity = self.capacity.load(Relaxed);
-            (tokens > 0 && level.tokens < capacity)
-                .then(|| Level { tokens: level.tokens.saturating_add(tokens).min(capacity), ..level })
+            (tokens > 0 && fill.tokens < capacity)
+                .then(|| Fill { tokens: fill.tokens.saturating_add(tokens).min(capacity), ..fill })
         });
     }
 
     fn take(&self, cost: u32, now: Instant) -> bool {
         let now = self.millis(now);
-        self.change(|level| {
-            let level = self.refilled(level, now);
-            Some(Level { tokens: level.tokens.checked_sub(cost)?, ..level })
+        self.change(|fill| {
+            let fill = self.refilled(fill, now);
+            Some(Fill { tokens: fill.tokens.checked_sub(cost)?, ..fill })
         })
     }
 
-    /// What `level` has become by `now`, within the capacity.
-    fn refilled(&self, level: Level, now: u64) -> Level {
+    /// What `fill` has become by `now`, within the capacity.
+    fn refilled(&self, fill: Fill, now: u64) -> Fill {
         let capacity = self.capacity.load(Relaxed);
         let every = self.token_every_ms.load(Relaxed);
         // A thread that took its time earlier than another finds `since` after `now`: nothing is due.
-        let due = now.saturating_sub(level.since) / every;
-        let tokens = due.saturating_add(u64::from(level.tokens));
+        let due = now.saturating_sub(fill.since) / every;
+        let tokens = due.saturating_add(u64::from(fill.tokens));
         if tokens >= u64::from(capacity) {
             // Time that passes while nothing is missing is not saved up.
-            Level { tokens: capacity, since: now.max(level.since) }
+            Fill { tokens: capacity, since: now.max(fill.since) }
         } else {
             // What is left of a span goes on counting.
-            Level { tokens: tokens as u32, since: level.since + due * every }
+            Fill { tokens: tokens as u32, since: fill.since + due * every }
         }
     }
 
     /// Applies `change` in one step. `false` where it says that there is nothing to change.
-    fn change(&self, mut change: impl FnMut(Level) -> Option<Level>) -> bool {
+    fn change(&self, mut change: impl FnMut(Fill) -> Option<Fill>) -> bool {
         // Relaxed: the word is all there is, nothing else is published with it.
-        self.word.fetch_update(Relaxed, Relaxed, |word| change(Level::of(word)).map(Level::word)).is_ok()
+        self.word.fetch_update(Relaxed, Relaxed, |word| change(Fill::of(word)).map(Fill::word)).is_ok()
     }
 
     fn millis(&self, now: Instant) -> u64 {
@@ -426,9 +433,9 @@ impl Tokens {
 
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let level = Level::of(self.word.load(Relaxed));
+        let fill = Fill::of(self.word.load(Relaxed));
         f.debug_struct("Tokens")
-            .field("tokens", &level.tokens)
+            .field("tokens", &fill.tokens)
             .field("capacity", &self.capacity)
             .field("retry_cost", &self.retry_cost)
             .field("timeout_cost", &self.timeout_cost)

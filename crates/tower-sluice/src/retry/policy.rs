@@ -122,7 +122,7 @@ impl<C, R> RetryPolicy<C, R> {
             rules: self.rules,
             classifier: map(self.classifier),
             repeater: self.repeater,
-            tower_call: self.tower_call,
+            tower_call: None,
         }
     }
 
@@ -133,7 +133,7 @@ impl<C, R> RetryPolicy<C, R> {
             rules: self.rules,
             classifier: self.classifier,
             repeater: map(self.repeater),
-            tower_call: self.tower_call,
+            tower_call: None,
         }
     }
 
@@ -267,13 +267,18 @@ impl<C, R> RetryPolicy<C, R> {
             return Err(GaveUp::Deadline);
         }
         let payment = rules.budget.pay(failure.kind, now).ok_or(GaveUp::Budget)?;
-        progress.delayed(delay);
+        if wish(failure).is_none() {
+            // What the server wished says nothing about our own growth.
+            progress.delayed(delay);
+        }
         Ok(Retry { delay, payment })
     }
 
-    /// The call ended in success: its first attempt gives to the budget, a later one gets back what the call paid.
+    /// The call ended in success: if at its first attempt it gives to the budget, if later it gets back what it paid.
     ///
-    /// To be called once a call.
+    /// To be called once for each call that could have been repeated. One whose request had no copy takes no part in
+    /// the budget: so a call that passes through two layers with one budget, of which the inner stays out, counts
+    /// once.
     #[inline]
     pub fn succeeded(&self, progress: &Progress) {
         self.rules.budget.succeeded(progress);
@@ -292,8 +297,7 @@ impl Rules {
         // The k-th retry follows the k-th attempt, and draws on step k - 1.
         let step = progress.attempts().saturating_sub(1);
         let sample = draw.sample(u64::from(step));
-        // A server that says zero leaves it to us.
-        let hint = failure.retry_after.filter(|hint| !hint.is_zero());
+        let hint = wish(failure);
         let own = || match failure.kind {
             // Such a server is often back at once: the first retry is quick.
             FailureKind::Unavailable if step == 0 => {
@@ -322,6 +326,11 @@ impl Rules {
         }
         Err(if hint > self.max_retry_after { GaveUp::RetryAfter } else { GaveUp::Deadline })
     }
+}
+
+/// How long the server wished to be left alone. One that says zero leaves it to us.
+fn wish(failure: &Failure) -> Option<Duration> {
+    failure.retry_after.filter(|hint| !hint.is_zero())
 }
 
 /// A clone serves another call: it has none of this one's history.

@@ -10,7 +10,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower_sluice_backoff::Draw;
 
 use super::budget::Payment;
-use super::decision::{GaveUp, Retry};
+use super::decision::GaveUp;
 use super::policy::RetryPolicy;
 use super::progress::Progress;
 use crate::verdict::{Attempt, Classify, Failure, Repeat, Totals, Verdict};
@@ -36,47 +36,42 @@ impl<C, R> RetryPolicy<C, R> {
         )
     }
 
-    fn decide_in_tower(&mut self, failure: &Failure, may_repeat: bool) -> Result<Duration, GaveUp> {
+    /// The delay before the next attempt, if there is to be one.
+    fn after_failure(&mut self, failure: &Failure, may_repeat: bool) -> Option<Duration> {
         let mut call = self.tower_call.take().unwrap_or_else(|| {
             Box::new(TowerCall { progress: self.progress(), draw: self.rules.next_draw(), payment: None })
         });
         let decision = self.decide(failure, may_repeat, &mut call.progress, call.draw, None, Instant::now());
-        let (number, attempts) = (call.draw.call, call.progress.attempts());
-        let decision = decision.map(|Retry { delay, payment }| {
-            call.payment = Some(payment);
-            delay
-        });
-        self.tower_call = Some(call);
-        let kind = failure.kind.as_str();
-        match decision {
-            Ok(delay) => tracing::debug!(
-                call = number,
-                attempt = attempts,
-                kind,
-                ?delay,
-                retry_after = ?failure.retry_after,
-                "retry scheduled"
-            ),
-            Err(reason) => {
+        let (number, attempt, kind) = (call.draw.call, call.progress.attempts(), failure.kind.as_str());
+        let delay = match decision {
+            Ok(retry) => {
+                call.payment = Some(retry.payment);
                 tracing::debug!(
                     call = number,
-                    attempt = attempts,
+                    attempt,
                     kind,
-                    reason = reason.as_str(),
-                    "retry not made"
+                    delay = ?retry.delay,
+                    retry_after = ?failure.retry_after,
+                    "retry scheduled"
                 );
-                if attempts > 1 {
-                    tracing::warn!(
-                        call = number,
-                        outcome = "failed",
-                        attempts,
-                        kind,
-                        "call failed after retries"
-                    );
-                }
+                Some(retry.delay)
             }
+            Err(reason) => {
+                tracing::debug!(call = number, attempt, kind, reason = reason.as_str(), "retry not made");
+                None
+            }
+        };
+        self.tower_call = Some(call);
+        delay
+    }
+
+    /// The call failed for good.
+    fn failed(&self) {
+        if let Some(TowerCall { progress, draw, .. }) = self.tower_call.as_deref()
+            && progress.attempts() > 1
+        {
+            tracing::warn!(call = draw.call, outcome = "failed", attempts = progress.attempts(), "call ended");
         }
-        decision
     }
 }
 
@@ -90,14 +85,15 @@ where
     fn retry(&mut self, request: &mut Req, result: &mut Result<Res, E>) -> Option<Delay> {
         match self.classifier.classify(result) {
             Verdict::Success => self.succeeded(&self.progress()),
-            Verdict::Fatal => {}
+            Verdict::Fatal => self.failed(),
             Verdict::Retry(failure) => {
                 let may_repeat = self.repeater.may_repeat(request, &failure);
-                if let Ok(delay) = self.decide_in_tower(&failure, may_repeat) {
+                if let Some(delay) = self.after_failure(&failure, may_repeat) {
                     let next = self.progress().attempts().saturating_add(1);
                     self.repeater.prepare(request, &Attempt::new(next, None));
                     return Some(Delay::of(delay));
                 }
+                self.failed();
             }
         }
         if let Ok(response) = result {
@@ -107,7 +103,7 @@ where
     }
 
     /// Called before each attempt. tower hands over the result of an attempt only where there is a copy, so the last
-    /// attempt is given one too: its success gives back what the call paid.
+    /// attempt of several is given one too: its success gives back what the call paid.
     fn clone_request(&mut self, request: &Req) -> Option<Req> {
         if let Some(call) = &mut self.tower_call {
             call.progress.begin();
@@ -120,11 +116,8 @@ where
         let copy = self.repeater.copy(request);
         if copy.is_none() {
             // tower will not tell how this attempt ends.
-            tracing::debug!(
-                attempt = self.progress().attempts(),
-                reason = GaveUp::NotRepeatable.as_str(),
-                "no retry will be made"
-            );
+            let attempt = self.progress().attempts();
+            tracing::debug!(attempt, reason = GaveUp::NotRepeatable.as_str(), "no retry can follow");
         }
         copy
     }
