@@ -278,7 +278,7 @@ impl fmt::Debug for RetryBudget {
 /// What a retry has paid, from its decision until its attempt starts.
 ///
 /// Dropped before it was [spent](Self::spend), it gives the tokens back.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[must_use = "a payment that is dropped is given back"]
 pub struct Payment {
     from: Option<Arc<Tokens>>,

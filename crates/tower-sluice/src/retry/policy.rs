@@ -232,6 +232,11 @@ impl<C, R> RetryPolicy<C, R> {
         progress.attempts() < self.rules.max_attempts
     }
 
+    /// Whether every call has one attempt, so that there is nothing to tell about attempts not made.
+    pub(crate) fn is_single(&self) -> bool {
+        self.rules.max_attempts == 1
+    }
+
     /// What follows the attempt that was begun last and ended in `failure`.
     ///
     /// `may_repeat` is the repeater's word: there is a copy of the request, and it may be sent again after this
