@@ -131,6 +131,13 @@ fn case_c15_what_overflows_is_max_and_never_zero() {
     assert_eq!(backoff.factor(f64::MAX).value(2), Duration::MAX);
 }
 
+// R1: this base is one more than a float can tell.
+#[test]
+fn step_0_is_exactly_base_also_with_a_broken_factor() {
+    let base = Duration::from_nanos((1 << 60) + 1);
+    assert_eq!(Backoff::exponential(base, Duration::MAX).factor(1.5).value(0), base);
+}
+
 // R1: no wait at all is what a base of zero asks for.
 #[test]
 fn a_base_of_zero_stays_zero_whatever_the_factor_and_the_jitter() {

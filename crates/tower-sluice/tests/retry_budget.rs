@@ -101,6 +101,17 @@ async fn case_i8_a_retried_success_refunds_what_its_call_paid_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn r7_a_retried_success_that_paid_nothing_returns_nothing() {
+    let budget = RetryBudget::on_terms(timeless());
+    spend(pay(&budget, FailureKind::Transient).unwrap());
+    let mut progress = Progress::default();
+    progress.begin();
+    progress.begin();
+    policy(&budget).succeeded(&progress);
+    assert_eq!(budget.available(), Some(495));
+}
+
+#[tokio::test(start_paused = true)]
 async fn r7_a_payment_dropped_before_its_attempt_is_given_back() {
     let budget = RetryBudget::on_terms(timeless());
     let payment = pay(&budget, FailureKind::Timeout).unwrap();

@@ -125,6 +125,8 @@ async fn r5_a_retry_after_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_delay_of_zero_takes_no_time() {
+    // Between two ticks of the timer, which would round up to the next.
+    advance(Duration::from_micros(300)).await;
     let (service, seen) = scripted(&[Err("down"), Err("down"), Ok(200)]);
     let policy = RetryPolicy::new(3, Backoff::exponential(Duration::ZERO, Duration::ZERO));
     assert_eq!(RetryLayer::new(policy).layer(service).oneshot(()).await, Ok(200));
@@ -301,6 +303,23 @@ async fn what_may_not_be_sent_again_is_not_unless_it_was_surely_not_processed() 
         assert_eq!(call.await, answers[answers.len() - 1]);
         assert_eq!(seen.attempts(), attempts);
     }
+}
+
+/// Takes a copy of nothing.
+#[derive(Clone, Copy)]
+struct Uncopied;
+
+impl Repeat<()> for Uncopied {
+    fn copy(&self, (): &()) -> Option<()> {
+        panic!("a copy was taken of a request that is never repeated");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_not_copied_where_there_is_but_one_attempt() {
+    let (service, _) = scripted(&[Err("down")]);
+    let policy = RetryPolicy::new(1, Backoff::rpc()).repeat(Uncopied);
+    assert_eq!(RetryLayer::new(policy).layer(service).oneshot(()).await, Err("down"));
 }
 
 /// A request that cannot be copied.
