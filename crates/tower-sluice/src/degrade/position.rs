@@ -156,3 +156,6 @@ impl Position {
         Move { from, to: rung, cause }
     }
 }
+
+#[cfg(test)]
+mod tests;
