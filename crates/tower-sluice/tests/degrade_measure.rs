@@ -137,8 +137,8 @@ async fn l1_an_attempt_dropped_at_its_timeout_failed() {
 #[test]
 fn l1_counts_are_exact_over_clones_and_threads() {
     let measure = MeasureLayer::new().classify(by_status);
-    let meter = measure.clone().facts();
     let other = measure.clone();
+    let meter = other.facts();
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let service = if thread % 2 == 0 { &measure } else { &other };
