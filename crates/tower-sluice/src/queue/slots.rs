@@ -551,33 +551,38 @@ impl Slots {
         now: Tick,
     ) -> Option<Key> {
         let mut waker = Some(waker);
-        self.section(|state, _| {
+        self.section(|state, wakers| {
             if state.closed {
                 return None;
             }
             self.word.release();
             state.counts.retries += 1;
             state.counts.ended += 1;
-            let key = state.queue(arrival, waker.take(), ticket, now);
+            let key = state.queue(arrival, None, ticket, now);
             if delayed {
                 state.line.get_mut(key).stage = Stage::Deferred;
                 state.deferred += 1;
             } else {
                 // Behind all that wait now, so that no failing call can spin on a slot.
                 state.line.join(key, self.arrivals.load(Ordering::Acquire));
+                // It is awake already, as in `poll`.
+                self.grant(state, wakers);
             }
+            state.line.get_mut(key).waker = waker.take();
             Some(key)
         })
     }
 
     /// Deferred -> queued: the delay is over. Nothing where it was settled while it slept.
     pub(super) fn due(&self, key: Key, now: Tick) {
-        self.section(|state, _| {
+        self.section(|state, wakers| {
             let since = state.active(now);
             let call = state.line.get_mut(key);
             if call.stage != Stage::Deferred {
                 return;
             }
+            // It is awake already, as in `poll`.
+            let own = call.waker.take();
             call.stage = Stage::Queued;
             call.since = since;
             state.deferred -= 1;
@@ -585,6 +590,8 @@ impl Slots {
                 Requeue::Arrival => state.line.rejoin(key),
                 Requeue::Back => state.line.join(key, self.arrivals.load(Ordering::Acquire)),
             }
+            self.grant(state, wakers);
+            state.line.get_mut(key).waker = own;
         });
     }
 
