@@ -618,10 +618,11 @@ impl Slots {
             if !state.gate.hold(delay, self.clock.now()) {
                 return;
             }
+            self.recall(state, wakers);
             // Those with a deadline see for themselves whether they can outlast it.
             for key in state.line.by_order() {
                 let call = state.line.get_mut(key);
-                if call.ticket.bounded && !call.stage.holds_slot() {
+                if call.ticket.bounded {
                     wakers.push(call.waker.take());
                 }
             }
@@ -646,20 +647,7 @@ impl Slots {
                 return;
             }
             state.paused_at = Some(self.clock.now());
-            if state.granted + state.readying == 0 {
-                return;
-            }
-            for key in state.line.by_order() {
-                if !state.line.get(key).stage.holds_slot() {
-                    continue;
-                }
-                // Granted, readying -> queued. One that readies is woken, to give up what the inner service holds for it.
-                self.word.release();
-                state.gate.returned();
-                wakers.push(state.withdraw(key));
-                state.stand(key);
-                state.line.rejoin(key);
-            }
+            self.recall(state, wakers);
         });
         if inside {
             return;
@@ -923,6 +911,25 @@ impl Slots {
             wakers.push(state.withdraw(key));
             state.line.get_mut(key).stage = Stage::Granted;
             state.granted += 1;
+        }
+    }
+
+    /// Granted, readying -> queued: those that hold a slot and have not started, since no attempt may start now.
+    ///
+    /// One that readies is woken, to give up what the inner service holds for it.
+    fn recall(&self, state: &mut State, wakers: &mut Wakers) {
+        if state.granted + state.readying == 0 {
+            return;
+        }
+        for key in state.line.by_order() {
+            if !state.line.get(key).stage.holds_slot() {
+                continue;
+            }
+            self.word.release();
+            state.gate.returned();
+            wakers.push(state.withdraw(key));
+            state.stand(key);
+            state.line.rejoin(key);
         }
     }
 
