@@ -13,6 +13,7 @@ mod answer;
 mod client_error;
 mod repeat;
 mod retry_after;
+mod retry_policy;
 mod verdicts;
 
 pub use tower_sluice::*;
@@ -21,4 +22,5 @@ pub use crate::answer::HttpAnswer;
 pub use crate::client_error::client_error_verdict;
 pub use crate::repeat::{AttemptNumber, CloneBody, CopyBody, EmptyBody, HttpRepeat};
 pub use crate::retry_after::retry_after;
+pub use crate::retry_policy::{HttpRetry, HttpRetryPolicy, http_retry};
 pub use crate::verdicts::{HttpVerdicts, StatusRow, attempts};
