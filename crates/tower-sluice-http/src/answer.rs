@@ -11,6 +11,8 @@ use http_body_util::{Either, Full};
 use tower_sluice::error::ConfigError;
 use tower_sluice::reject::{Answer, Rejection};
 
+use crate::config::or_panic;
+
 type MakeBody = dyn Fn(&Rejection) -> Bytes + Send + Sync;
 
 /// Answers a [`Rejection`] with an HTTP response; the service's own error type stays what it is.
@@ -82,10 +84,7 @@ impl HttpAnswer {
     #[must_use]
     #[track_caller]
     pub fn retry_after_within(self, least: Duration, most: Duration) -> Self {
-        match self.try_retry_after_within(least, most) {
-            Ok(this) => this,
-            Err(error) => panic!("{error}"),
-        }
+        or_panic(self.try_retry_after_within(least, most))
     }
 
     /// [`retry_after_within`](Self::retry_after_within) for values that come from a configuration.

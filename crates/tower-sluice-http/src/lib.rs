@@ -11,6 +11,7 @@
 
 mod answer;
 mod client_error;
+mod config;
 mod repeat;
 mod retry_after;
 mod retry_policy;

@@ -9,6 +9,8 @@ use http_body::Body;
 use tower_sluice::error::ConfigError;
 use tower_sluice::verdict::{Attempt, Failure, Repeat};
 
+use crate::config::or_panic;
+
 /// The name that the IETF's draft gives the header, and most services use.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -192,13 +194,6 @@ impl<B, C: CopyBody<B>> Repeat<Request<B>> for HttpRepeat<C> {
         }
         request.extensions_mut().insert(AttemptNumber { number: attempt.number, layer: self.layer });
         self.body.prepare(request, attempt);
-    }
-}
-
-fn or_panic<T>(result: Result<T, ConfigError>) -> T {
-    match result {
-        Ok(value) => value,
-        Err(error) => panic!("{error}"),
     }
 }
 

@@ -103,9 +103,9 @@ mod tests {
     fn r5_a_two_digit_year_more_than_fifty_years_ahead_has_passed() {
         // 2045 seen from 1994 is 51 years away, so 1945 is meant; 2043 is 49 years away.
         assert_eq!(read(b"Monday, 06-Nov-45 08:49:30 GMT"), secs(0));
-        assert_eq!(read(b"Friday, 06-Nov-43 08:49:30 GMT"), secs(2330_412_570 - 784_111_770));
+        assert_eq!(read(b"Friday, 06-Nov-43 08:49:30 GMT"), secs(2_330_412_570 - 784_111_770));
         // A year of four digits means what it says.
-        assert_eq!(read(b"Mon, 06 Nov 2045 08:49:30 GMT"), secs(2393_570_970 - 784_111_770));
+        assert_eq!(read(b"Mon, 06 Nov 2045 08:49:30 GMT"), secs(2_393_570_970 - 784_111_770));
     }
 
     #[test]

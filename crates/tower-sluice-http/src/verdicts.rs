@@ -17,6 +17,7 @@ use tower_sluice::reject::Rejection;
 use tower_sluice::verdict::{Classify, Failure, FailureKind, Totals, Verdict};
 
 use crate::client_error::{chain, client_error_verdict, known};
+use crate::config::or_panic;
 use crate::retry_after::retry_after;
 
 /// The most that is read of a failed response's body before it is dropped.
@@ -70,12 +71,21 @@ pub struct HttpVerdicts {
     statuses: Option<Arc<Vec<(StatusCode, Verdict)>>>,
     errors: Option<Arc<Vec<Arc<dyn ErrorRow>>>>,
     wall_clock: fn() -> SystemTime,
+    at_the_server: bool,
 }
 
 impl HttpVerdicts {
     /// The table as it stands above.
     pub const fn new() -> Self {
-        Self { statuses: None, errors: None, wall_clock: SystemTime::now }
+        Self { statuses: None, errors: None, wall_clock: SystemTime::now, at_the_server: false }
+    }
+
+    /// The table as a server sees its own answers: a 4xx is the client's mistake, and so a success of the service
+    /// that found it. For counting failures; a server repeats nothing.
+    pub const fn server() -> Self {
+        let mut this = Self::new();
+        this.at_the_server = true;
+        this
     }
 
     /// Replaces the row of one status code, given as number or as [`StatusCode`].
@@ -89,10 +99,7 @@ impl HttpVerdicts {
     #[must_use]
     #[track_caller]
     pub fn on_status(self, status: impl StatusRow, verdict: Verdict) -> Self {
-        match self.try_on_status(status, verdict) {
-            Ok(this) => this,
-            Err(error) => panic!("{error}"),
-        }
+        or_panic(self.try_on_status(status, verdict))
     }
 
     /// [`on_status`](Self::on_status) for a number that comes from a configuration.
@@ -149,7 +156,13 @@ impl HttpVerdicts {
             .statuses
             .as_ref()
             .and_then(|rows| rows.iter().find(|(known, _)| *known == status).map(|(_, verdict)| *verdict));
-        let verdict = verdict.unwrap_or_else(|| default_verdict(status));
+        let verdict = verdict.unwrap_or_else(|| {
+            if self.at_the_server && status.is_client_error() {
+                Verdict::Success
+            } else {
+                default_verdict(status)
+            }
+        });
         let Verdict::Retry(failure) = verdict else { return verdict };
         if response.extensions().get::<Rejection>().is_some() {
             return Verdict::Fatal;
@@ -188,6 +201,7 @@ impl fmt::Debug for HttpVerdicts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpVerdicts")
             .field("statuses", &self.statuses)
+            .field("at_the_server", &self.at_the_server)
             .field("errors", &self.errors.as_ref().map_or(0, |rows| rows.len()))
             .finish_non_exhaustive()
     }
@@ -349,6 +363,19 @@ mod tests {
             };
             assert_eq!(judge(&HttpVerdicts::new(), response(status)), expected, "{status}");
         }
+    }
+
+    #[test]
+    fn to_the_server_itself_a_4xx_is_no_failure() {
+        let verdicts = HttpVerdicts::server().on_status(418, Verdict::Fatal);
+        for status in (100..=999).filter(|status| *status != 418) {
+            let expected = match status {
+                400..=499 => Verdict::Success,
+                _ => judge(&HttpVerdicts::new(), response(status)),
+            };
+            assert_eq!(judge(&verdicts, response(status)), expected, "{status}");
+        }
+        assert_eq!(judge(&verdicts, response(418)), Verdict::Fatal);
     }
 
     #[test]

@@ -38,13 +38,11 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let error = client.request(request).await.expect_err("the server fails on purpose");
+    let result = client.request(request).await;
+    let typed = HttpVerdicts::new().classify(&result);
+    let error = result.expect_err("the server fails on purpose");
     let shown = format!("{error:?}");
-    let verdicts = HttpVerdicts::new();
-    let result = Err::<Response<Incoming>, _>(error);
-    let typed = verdicts.classify(&result);
-    let boxed = verdict::<BoxError>(result.unwrap_err().into());
-    assert_eq!(typed, boxed, "{shown}");
+    assert_eq!(typed, verdict::<BoxError>(error.into()), "{shown}");
     typed
 }
 
