@@ -147,8 +147,7 @@ impl<T> Line<T> {
 
     /// Every member's key, in the order they arrived.
     pub(super) fn by_order(&self) -> Vec<Key> {
-        let mut keys: Vec<_> =
-            self.members.iter().map(|(key, member)| (member.order, key as Key)).collect();
+        let mut keys: Vec<_> = self.members.iter().map(|(key, member)| (member.order, key as Key)).collect();
         keys.sort_unstable();
         keys.into_iter().map(|(_, key)| key).collect()
     }

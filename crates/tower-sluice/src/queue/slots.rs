@@ -157,10 +157,21 @@ struct Shown {
 #[derive(Debug)]
 pub(super) enum Entered {
     /// It has a slot, and counts as starting. `paced`: [`Slots::record_start`] comes next.
-    Started { arrival: u64, paced: bool },
+    Started {
+        arrival: u64,
+        paced: bool,
+    },
     /// It stands in the line.
-    Queued { key: Key, arrival: u64, look_at: Tick },
-    Full { limit: usize, waiting: usize, held_until: Option<Tick> },
+    Queued {
+        key: Key,
+        arrival: u64,
+        look_at: Tick,
+    },
+    Full {
+        limit: usize,
+        waiting: usize,
+        held_until: Option<Tick>,
+    },
     Closed,
 }
 
@@ -383,7 +394,11 @@ impl Slots {
             if let Some(place) = state.line.get_mut(key).stage.waker() {
                 *place = keep;
             }
-            if kept { Polled::Waits { look_at: timeout.min(state.watch(key, now)) } } else { Polled::NeedsWaker }
+            if kept {
+                Polled::Waits { look_at: timeout.min(state.watch(key, now)) }
+            } else {
+                Polled::NeedsWaker
+            }
         })
     }
 
@@ -990,6 +1005,10 @@ impl State {
     /// A free slot alone does not mean that there is room.
     fn is_crowded(&self) -> bool {
         let waiting = self.waiting() + self.reserved;
-        if self.limit == UNLIMITED { waiting > 0 && waiting >= self.max_waiting } else { waiting > self.max_waiting }
+        if self.limit == UNLIMITED {
+            waiting > 0 && waiting >= self.max_waiting
+        } else {
+            waiting > self.max_waiting
+        }
     }
 }
