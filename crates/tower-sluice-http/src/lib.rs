@@ -12,11 +12,13 @@
 //! | [`HttpRetry`] | the settings of those two on a policy |
 //! | [`HttpAnswer`] | the stack's own decisions as responses: 503, 429, 504 |
 //! | [`HttpMode`] | lets a request bring its own [`CallOptions`](queue::CallOptions) |
+//! | [`level_layer`], [`Level`] | the level that holds, in a request's extensions and for axum's handlers |
 //! | [`attempts`] | how many attempts a response took |
 
 mod answer;
 mod client_error;
 mod config;
+mod level;
 mod mode;
 mod repeat;
 mod retry_after;
@@ -28,6 +30,9 @@ pub use tower_sluice::*;
 
 pub use crate::answer::HttpAnswer;
 pub use crate::client_error::client_error_verdict;
+#[cfg(feature = "axum")]
+pub use crate::level::NoLevel;
+pub use crate::level::{HttpLevelFuture, HttpLevelLayer, HttpTellLevel, Level, level_layer};
 pub use crate::mode::HttpMode;
 pub use crate::repeat::{AttemptNumber, CloneBody, CopyBody, EmptyBody, HttpRepeat};
 pub use crate::retry_after::retry_after;
