@@ -88,7 +88,10 @@ mod tests {
     fn the_generator_is_splitmix64() {
         // Reference: the first outputs for the state 1234567.
         let outputs = [1_u64, 2, 3].map(|i| mix(1_234_567_u64.wrapping_add(GOLDEN.wrapping_mul(i))));
-        assert_eq!(outputs, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+        assert_eq!(
+            outputs,
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
+        );
     }
 
     #[test]
