@@ -11,6 +11,7 @@ use super::lease::Lease;
 use super::machine::Event;
 use super::shared::{Look, Owner};
 use super::state::{Cause, LinkState};
+use crate::facts::{Facts, Source};
 use crate::reject::Rejection;
 
 /// A connection that comes back: the handle to it.
@@ -114,6 +115,13 @@ impl<C> Link<C> {
     /// When this returns, no try starts any more; one that is under way is dropped.
     pub fn give_up(&self) -> bool {
         self.owner.shared.step(&Event::GiveUp)
+    }
+}
+
+/// A link tells whether it is up, and how often it was lost. As a source it is a handle: it keeps the link alive.
+impl<C: Send + Sync> Source for Link<C> {
+    fn sample(&self) -> Facts {
+        self.owner.shared.facts().into()
     }
 }
 

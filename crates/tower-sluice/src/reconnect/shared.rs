@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::machine::{Event, Machine};
 use super::settings::Settings;
 use super::state::{self, Cause, CauseKind, LinkState};
+use crate::facts::LinkFacts;
 use crate::reject::Rejection;
 
 /// What the handles, the callers and the driver of one link share.
@@ -33,6 +34,8 @@ struct Core<C> {
     /// Transitions made, and how many of them the readers of the state have been shown.
     transitions: u64,
     shown: u64,
+    /// Times that a connection was lost.
+    lost: u64,
     /// Callers that hold a [`Seat`].
     waiting: usize,
     driver: Option<Waker>,
@@ -70,6 +73,7 @@ impl<C> Shared<C> {
                 connection: None,
                 transitions: 0,
                 shown: 0,
+                lost: 0,
                 waiting: 0,
                 driver: None,
                 abandoned: false,
@@ -123,6 +127,9 @@ impl<C> Shared<C> {
             return false;
         };
         core.transitions = core.transitions.wrapping_add(1);
+        if matches!(event, Event::Lost { .. }) {
+            core.lost = core.lost.saturating_add(1);
+        }
         let opened = if core.machine.state().is_connected() { opened } else { None };
         let lost = std::mem::replace(&mut core.connection, opened);
         // Who waits for a connection waits on through the states between two of them.
@@ -221,6 +228,12 @@ impl<C> Shared<C> {
         }
         core.waiting += 1;
         Some(Seat { shared: Arc::clone(self) })
+    }
+
+    pub(super) fn facts(&self) -> LinkFacts {
+        let core = self.lock();
+        let up = usize::from(core.machine.state().is_connected());
+        LinkFacts { up, down: 1 - up, lost: core.lost }
     }
 
     pub(super) fn waiting(&self) -> usize {
