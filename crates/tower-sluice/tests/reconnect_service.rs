@@ -182,8 +182,7 @@ async fn c4_an_error_is_a_loss_where_the_classifier_says_so() {
 async fn c4_a_late_error_of_the_first_connection_does_not_end_the_second() {
     let slow = Script::new().fail("reset").after(secs(60));
     let peer = Scripts::new([Some(slow), answers("second")]);
-    let service =
-        ReconnectLayer::new(()).broken_if(|_: &Failure| true).seed(7).layer(peer.maker());
+    let service = ReconnectLayer::new(()).broken_if(|_: &Failure| true).seed(7).layer(peer.maker());
     let late = tokio::spawn(service.clone().oneshot("x"));
     settle().await;
     service.link().try_get().unwrap().broken("stalled");
@@ -298,7 +297,9 @@ async fn c6_services_and_calls_keep_the_link_and_the_last_one_ends_it() {
     let call = service.oneshot("x");
     assert_eq!(call.await.unwrap(), "served");
     settle().await;
-    assert!(matches!(&*state.borrow(), LinkState::Disconnected { cause } if cause.kind() == CauseKind::NotDriven));
+    assert!(
+        matches!(&*state.borrow(), LinkState::Disconnected { cause } if cause.kind() == CauseKind::NotDriven)
+    );
 }
 
 #[test]

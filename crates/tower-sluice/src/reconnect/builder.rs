@@ -26,12 +26,7 @@ pub struct LinkBuilder<M: Connect, R = NoRestore> {
 
 impl<M: Connect> LinkBuilder<M> {
     pub(super) fn new(connector: M) -> Self {
-        Self {
-            connector,
-            restorer: NoRestore,
-            watches: Watches::default(),
-            settings: Settings::default(),
-        }
+        Self { connector, restorer: NoRestore, watches: Watches::default(), settings: Settings::default() }
     }
 
     pub(super) fn with_settings(self, settings: Settings) -> Self {

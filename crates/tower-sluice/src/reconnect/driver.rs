@@ -97,14 +97,14 @@ where
         let shared = &this.wheel.shared;
         loop {
             // The state is looked at before the work: an operator's word comes before what the work has to say.
-            let Some(changed) = shared.drive(cx.waker(), this.seen) else { return Poll::Ready(()) };
-            let failed = match changed {
-                None => None,
-                Some(Task::Nothing) => {
+            let failed = match shared.drive(cx.waker(), this.seen) {
+                Task::End => return Poll::Ready(()),
+                Task::GoOn => None,
+                Task::Nothing => {
                     this.work.set(Work::Nothing);
                     None
                 }
-                Some(Task::Connect) => {
+                Task::Connect => {
                     this.work.set(Work::Nothing);
                     match catch(|| this.connector.connect()) {
                         Ok(future) => {
@@ -115,7 +115,7 @@ where
                         Err(panicked) => Some(panicked),
                     }
                 }
-                Some(Task::Restore) => {
+                Task::Restore => {
                     this.work.set(Work::Nothing);
                     // There is one: only `Opened` below leads here.
                     let Some(opened) = this.opened.take() else { return Poll::Pending };
@@ -128,12 +128,12 @@ where
                         Err(panicked) => Some(panicked),
                     }
                 }
-                Some(Task::Watch { generation, connection }) => {
+                Task::Watch { generation, connection } => {
                     let watch = this.watches.start(&connection);
                     this.work.set(Work::Watching { generation, watch });
                     None
                 }
-                Some(Task::Wait { until }) => {
+                Task::Wait { until } => {
                     this.work.set(Work::Waiting { timer: sleep_until(until) });
                     None
                 }

@@ -37,6 +37,7 @@ use crate::reject::{Boxed, RespondWith, Typed};
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
+#[must_use = "a layer does nothing until it is put over a connector"]
 pub struct ReconnectLayer<T, A = Boxed, B = NeverBroken> {
     target: T,
     settings: Settings,

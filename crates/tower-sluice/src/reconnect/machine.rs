@@ -155,7 +155,9 @@ impl Machine {
 
             // Anything but an operator's own Disconnected -> Disconnected. A lazy link that was given up does not
             // start by itself either.
-            (LinkState::Disconnected { cause }, Event::GiveUp) if cause.kind() != CauseKind::NotStarted => None,
+            (LinkState::Disconnected { cause }, Event::GiveUp) if cause.kind() != CauseKind::NotStarted => {
+                None
+            }
             (_, Event::GiveUp) => Some(self.disconnect(CauseKind::GaveUp.into())),
 
             // What is left comes late, or says what is so already.
@@ -346,7 +348,8 @@ mod tests {
     fn c8_the_waits_of_the_link_preset_lie_between_the_ends_of_their_draws() {
         let now = Instant::now();
         // R4: wait(k) precedes try k and is drawn on v(k): half of it to all of it.
-        let ends = [(500, 1_000), (1_000, 2_000), (2_000, 4_000), (4_000, 8_000), (8_000, 16_000), (15_000, 30_000)];
+        let ends =
+            [(500, 1_000), (1_000, 2_000), (2_000, 4_000), (4_000, 8_000), (8_000, 16_000), (15_000, 30_000)];
         let mut seen = [(Duration::MAX, Duration::ZERO); 7];
         for seed in 0..500 {
             let mut machine = machine(Plan { seed, ..plan() }, &[Event::Wanted], now);

@@ -69,7 +69,6 @@ macro_rules! setters {
         /// Tries count from 0, and the wait before try `k` is drawn on the backoff's value of step `k`: with the default
         /// between 500 ms and 1 s before the second try, between 4 and 8 s before the fifth. The wait before
         /// try 0 is none at the start, and [`first_wait`](Self::first_wait) after a loss.
-        #[must_use]
         pub fn backoff(mut self, backoff: tower_sluice_backoff::Backoff) -> Self {
             self.settings.backoff = backoff;
             self
@@ -80,7 +79,6 @@ macro_rules! setters {
         ///
         /// A server that restarts loses all its clients in one instant, and whoever returns at once returns with all
         /// the others.
-        #[must_use]
         pub fn first_wait(mut self, longest: std::time::Duration) -> Self {
             self.settings.first_wait = longest;
             self
@@ -91,7 +89,6 @@ macro_rules! setters {
         ///
         /// # Panics
         /// If `attempts` is 0. [`try_max_attempts`](Self::try_max_attempts) returns the error instead.
-        #[must_use]
         #[track_caller]
         pub fn max_attempts(self, attempts: u32) -> Self {
             match self.try_max_attempts(attempts) {
@@ -113,7 +110,6 @@ macro_rules! setters {
         ///
         /// One that is lost sooner counts as a failed try, so that a peer that accepts and closes is not called
         /// more often than one that refuses.
-        #[must_use]
         pub fn min_uptime(mut self, uptime: std::time::Duration) -> Self {
             self.settings.min_uptime = uptime;
             self
@@ -121,7 +117,6 @@ macro_rules! setters {
 
         /// The longest that one run of the connector may take; then the try has failed. Default: 20 s, as gRPC's
         /// minimum connect timeout. `Duration::MAX`: no limit.
-        #[must_use]
         pub fn connect_timeout(mut self, timeout: std::time::Duration) -> Self {
             self.settings.connect_timeout = timeout;
             self
@@ -130,7 +125,6 @@ macro_rules! setters {
         /// The longest that a caller waits while the link is down, before it is turned away with
         /// [`Rejection::Disconnected`](crate::reject::Rejection::Disconnected). Default: 30 s.
         /// `Duration::MAX`: no limit. Zero: as [`turn_away`](Self::turn_away).
-        #[must_use]
         pub fn max_wait(mut self, wait: std::time::Duration) -> Self {
             self.settings.max_wait = wait;
             self
@@ -138,7 +132,6 @@ macro_rules! setters {
 
         /// The most callers that wait at once while the link is down; more are turned away at once.
         /// Default: 1 024.
-        #[must_use]
         pub fn max_waiting(mut self, callers: usize) -> Self {
             self.settings.max_waiting = callers;
             self
@@ -146,14 +139,12 @@ macro_rules! setters {
 
         /// Turns callers away at once while the link is down, and tells them when the next try is.
         ///
-        /// The first caller of a [`lazy`](Self::lazy) link starts it, and is turned away as well.
-        #[must_use]
+        /// The first caller of a lazy link starts it, and is turned away as well.
         pub fn turn_away(self) -> Self {
             self.max_wait(std::time::Duration::ZERO)
         }
 
         /// The name of the link in events. Default: none.
-        #[must_use]
         pub fn name(mut self, name: impl Into<std::sync::Arc<str>>) -> Self {
             self.settings.name = Some(name.into());
             self
@@ -161,7 +152,6 @@ macro_rules! setters {
 
         /// The seed of the waits: the same seed gives the same waits. Default: the process's entropy. Two links of
         /// one seed return at the same instants, so this is for tests.
-        #[must_use]
         pub fn seed(mut self, seed: u64) -> Self {
             self.settings.seed = Some(seed);
             self

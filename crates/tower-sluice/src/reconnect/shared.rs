@@ -56,11 +56,20 @@ pub(super) enum Look<C> {
 
 /// What the driver is to do.
 pub(super) enum Task<C> {
+    /// What it did so far: the state has not changed.
+    GoOn,
+    /// Nobody needs the link any more.
+    End,
     Nothing,
     Connect,
     Restore,
-    Watch { generation: u64, connection: Arc<C> },
-    Wait { until: Instant },
+    Watch {
+        generation: u64,
+        connection: Arc<C>,
+    },
+    Wait {
+        until: Instant,
+    },
 }
 
 impl<C> Shared<C> {
@@ -99,7 +108,7 @@ impl<C> Shared<C> {
 
     /// Takes an event from outside the driver.
     pub(super) fn step(&self, event: &Event) -> bool {
-        let stepped = self.transition(event, None, None);
+        let stepped = self.step_as_driver(event, None, None);
         if stepped {
             let driver = self.lock().driver.take();
             if let Some(driver) = driver {
@@ -109,13 +118,9 @@ impl<C> Shared<C> {
         stepped
     }
 
-    /// Takes what came of the work that the driver began for transition `seen`; means nothing if the state has moved
-    /// on since, even to a like one. `opened` is the connection that an `Event::Restored` is about.
+    /// Takes what came of the work that the driver began for transition `seen`, if any; means nothing if the state
+    /// has moved on since, even to a like one. `opened` is the connection that an `Event::Restored` is about.
     pub(super) fn step_as_driver(&self, event: &Event, opened: Option<Arc<C>>, seen: Option<u64>) -> bool {
-        self.transition(event, opened, seen)
-    }
-
-    fn transition(&self, event: &Event, opened: Option<Arc<C>>, seen: Option<u64>) -> bool {
         let now = Instant::now();
         let mut core = self.lock();
         if seen.is_some_and(|seen| seen != core.transitions) {
@@ -240,20 +245,19 @@ impl<C> Shared<C> {
         self.lock().waiting
     }
 
-    /// The driver's look: registers who is to be woken, and says what is to be done if that has changed since
-    /// transition `seen`. `None`: nobody needs the link any more.
-    pub(super) fn drive(&self, waker: &Waker, seen: &mut Option<u64>) -> Option<Option<Task<C>>> {
+    /// The driver's look: registers who is to be woken, and says what is to be done since transition `seen`.
+    pub(super) fn drive(&self, waker: &Waker, seen: &mut Option<u64>) -> Task<C> {
         let waker = waker.clone();
         let (replaced, task) = {
             let mut core = self.lock();
             let replaced = core.driver.replace(waker);
             let task = if core.abandoned {
-                None
+                Task::End
             } else if *seen == Some(core.transitions) {
-                Some(None)
+                Task::GoOn
             } else {
                 *seen = Some(core.transitions);
-                Some(Some(match (core.machine.state(), &core.connection) {
+                match (core.machine.state(), &core.connection) {
                     (LinkState::Connecting { .. }, _) => Task::Connect,
                     (LinkState::Restoring { .. }, _) => Task::Restore,
                     (LinkState::Connected { generation, .. }, Some(connection)) => {
@@ -261,7 +265,7 @@ impl<C> Shared<C> {
                     }
                     (LinkState::Waiting { until, .. }, _) => Task::Wait { until: *until },
                     (LinkState::Connected { .. } | LinkState::Disconnected { .. }, _) => Task::Nothing,
-                }))
+                }
             };
             (replaced, task)
         };
@@ -284,7 +288,10 @@ impl<C> Shared<C> {
 impl<C> fmt::Debug for Shared<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.lock().machine.state().clone();
-        f.debug_struct("Shared").field("name", &self.settings.name).field("state", &state).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("name", &self.settings.name)
+            .field("state", &state)
+            .finish_non_exhaustive()
     }
 }
 
