@@ -2,33 +2,37 @@
 //!
 //! The child makes N calls, then 2 N: the difference is what N calls take, whatever start and end take.
 
-use crate::overhead;
 use crate::service::{Built, current_thread};
+use crate::{overhead, waiting};
 use std::process::{Command, ExitCode, Stdio};
 
-/// The hidden argument that makes this program a child: `__count <case> <calls>`.
+/// The hidden argument that makes this program a child: `__count <experiment> <case> <calls>`.
 pub const CHILD: &str = "__count";
 
 /// Something whose instructions can be counted.
 pub struct Case {
-    /// Unique among all cases.
+    /// Unique within its experiment.
     pub id: &'static str,
     /// Builds it, inside the runtime it is going to run on.
     pub build: fn() -> Built,
 }
 
-fn cases() -> Vec<Case> {
-    overhead::cases()
+fn cases(experiment: &str) -> Vec<Case> {
+    match experiment {
+        "overhead" => overhead::cases(),
+        "waiting" => waiting::cases(),
+        _ => Vec::new(),
+    }
 }
 
 /// Runs one case so many times.
 pub fn child(mut args: impl Iterator<Item = String>) -> ExitCode {
-    let (Some(id), Some(calls)) = (args.next(), args.next().and_then(|n| n.parse().ok())) else {
-        eprintln!("lab: {CHILD} needs a case and a number of calls");
+    let (Some(experiment), Some(id), Some(calls)) = (args.next(), args.next(), args.next()) else {
+        eprintln!("lab: {CHILD} needs an experiment, a case and a number of calls");
         return ExitCode::FAILURE;
     };
-    let Some(case) = cases().into_iter().find(|case| case.id == id) else {
-        eprintln!("lab: there is no case {id}");
+    let (Some(case), Ok(calls)) = (cases(&experiment).into_iter().find(|case| case.id == id), calls.parse()) else {
+        eprintln!("lab: there is no case {id} in {experiment}, or {calls} is no number");
         return ExitCode::FAILURE;
     };
     let runtime = current_thread();
@@ -49,12 +53,12 @@ pub fn available() -> bool {
     version.is_ok_and(|status| status.success())
 }
 
-/// Instructions a call of the case `id`; `None` where callgrind cannot be had.
+/// Instructions a call of the case `id` of `experiment`; `None` where callgrind cannot be had.
 ///
 /// # Panics
 ///
 /// If callgrind runs and the case fails in it: a contender that does not do what is measured is a bug here.
-pub fn instructions(id: &str, calls: u64) -> Option<f64> {
+pub fn instructions(experiment: &str, id: &str, calls: u64) -> Option<f64> {
     if !available() {
         return None;
     }
@@ -62,7 +66,7 @@ pub fn instructions(id: &str, calls: u64) -> Option<f64> {
         Command::new("valgrind")
             .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
             .arg(std::env::current_exe().expect("this program has a path"))
-            .args([CHILD, id, &calls.to_string()])
+            .args([CHILD, experiment, id, &calls.to_string()])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

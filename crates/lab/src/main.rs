@@ -14,11 +14,14 @@
 mod alloc;
 mod chart;
 mod count;
+mod floor;
+mod gate;
 mod overhead;
 mod peers;
 mod report;
 mod service;
 mod stats;
+mod waiting;
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
@@ -31,7 +34,7 @@ static ALLOCATOR: alloc::Counting = alloc::Counting;
 type Experiment = (&'static str, fn() -> Report);
 
 /// Every experiment, in the order in which `all` runs them: times first, while the heap is still small.
-const EXPERIMENTS: &[Experiment] = &[("overhead", overhead::run)];
+const EXPERIMENTS: &[Experiment] = &[("overhead", overhead::run), ("waiting", waiting::run)];
 
 #[derive(Parser)]
 #[command(name = "lab", about = "Benchmarks against peers and the experiments of tower-sluice")]

@@ -139,7 +139,7 @@ fn measure() -> HashMap<&'static str, Figures> {
         .enumerate()
         .map(|(i, case)| {
             let figures = Figures {
-                instructions: count::instructions(case.id, COUNTED),
+                instructions: count::instructions("overhead", case.id, COUNTED),
                 allocations: counts[i].0,
                 bytes: counts[i].1,
                 nanos: stats::median(&nanos[i]),

@@ -84,6 +84,11 @@ pub struct Built {
 }
 
 impl Built {
+    /// Whatever `run` does with the runtime and the number of calls.
+    pub fn driven(run: fn(&Runtime, u64)) -> Self {
+        Self { run: Box::new(run), sizes: (0, 0) }
+    }
+
     /// Calls on one handle: readied, called, answered.
     pub fn reused<S>(mut service: S) -> Self
     where
