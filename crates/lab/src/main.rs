@@ -12,6 +12,7 @@
 //! - times are ratios of medians over interleaved rounds in one process, and none below 30 ns is judged.
 
 mod alloc;
+mod aws;
 mod chart;
 mod count;
 mod floor;
@@ -20,6 +21,7 @@ mod overhead;
 mod peers;
 mod report;
 mod service;
+mod spread;
 mod stats;
 mod waiting;
 
@@ -34,7 +36,7 @@ static ALLOCATOR: alloc::Counting = alloc::Counting;
 type Experiment = (&'static str, fn() -> Report);
 
 /// Every experiment, in the order in which `all` runs them: times first, while the heap is still small.
-const EXPERIMENTS: &[Experiment] = &[("overhead", overhead::run), ("waiting", waiting::run)];
+const EXPERIMENTS: &[Experiment] = &[("overhead", overhead::run), ("waiting", waiting::run), ("spread", spread::run), ("aws", aws::run)];
 
 #[derive(Parser)]
 #[command(name = "lab", about = "Benchmarks against peers and the experiments of tower-sluice")]

@@ -154,3 +154,8 @@ impl Built {
 pub fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
+
+/// The runtime of everything in virtual time: the clock moves when nothing else can.
+pub fn paused() -> Runtime {
+    Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime")
+}

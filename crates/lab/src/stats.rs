@@ -38,9 +38,40 @@ pub fn unit(words: &[u64]) -> f64 {
     (hash(words) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Exponentially distributed with this mean, from [`hash`].
-pub fn exponential(mean: f64, words: &[u64]) -> f64 {
-    -mean * (1.0 - unit(words)).ln()
+/// A stream of seeded numbers.
+#[derive(Clone, Debug)]
+pub struct Random {
+    seed: u64,
+    step: u64,
+}
+
+impl Random {
+    /// The stream of these words.
+    pub fn new(words: &[u64]) -> Self {
+        Self { seed: hash(words), step: 0 }
+    }
+
+    /// Any number.
+    pub fn next(&mut self) -> u64 {
+        self.step += 1;
+        hash(&[self.seed, self.step])
+    }
+
+    /// Uniform on [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Exponentially distributed.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.unit()).ln()
+    }
+
+    /// Normally distributed (Box and Muller's transform; its second number is not used).
+    pub fn normal(&mut self, mean: f64, deviation: f64) -> f64 {
+        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
+        mean + deviation * radius * (std::f64::consts::TAU * self.unit()).cos()
+    }
 }
 
 /// The most of `times` that fall into any window of `width`, both in the same unit.
