@@ -14,16 +14,22 @@
 mod alloc;
 mod aws;
 mod chart;
+mod clock;
 mod count;
 mod floor;
 mod gate;
+mod holding;
+mod ours;
 mod overhead;
 mod peers;
 mod report;
 mod service;
+mod soak;
 mod spread;
 mod stats;
+mod storm;
 mod waiting;
+mod workers;
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
@@ -36,7 +42,15 @@ static ALLOCATOR: alloc::Counting = alloc::Counting;
 type Experiment = (&'static str, fn() -> Report);
 
 /// Every experiment, in the order in which `all` runs them: times first, while the heap is still small.
-const EXPERIMENTS: &[Experiment] = &[("overhead", overhead::run), ("waiting", waiting::run), ("spread", spread::run), ("aws", aws::run)];
+const EXPERIMENTS: &[Experiment] = &[
+    ("overhead", overhead::run),
+    ("waiting", waiting::run),
+    ("spread", spread::run),
+    ("aws", aws::run),
+    ("holding", holding::run),
+    ("storm", storm::run),
+    ("soak", soak::run),
+];
 
 #[derive(Parser)]
 #[command(name = "lab", about = "Benchmarks against peers and the experiments of tower-sluice")]

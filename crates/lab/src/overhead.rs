@@ -2,14 +2,16 @@
 
 use crate::count::{self, Case};
 use crate::report::{Bar, Report, Row, Table, number};
-use crate::service::{Built, current_thread, pending_once, ready_at_once};
-use crate::{alloc, peers, stats};
+use crate::service::{Built, Fail, current_thread, pending_once, ready_at_once};
+use crate::{alloc, clock, ours, peers, stats};
+use futures_util::FutureExt;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Barrier};
 use tokio::runtime::Builder;
 use tokio::time::Instant;
-use tower::{Service, ServiceExt};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_sluice::reject::Rejection;
 
 /// Of every limiter here: never reached.
 const LIMIT: usize = 1024;
@@ -18,12 +20,34 @@ const COUNTED: u64 = 10_000;
 /// Interleaved rounds behind a median.
 const ROUNDS: usize = 41;
 
+const QUEUE: &str = "queue";
+/// tracing is compiled in and has no subscriber, so that the events are in every case of ours.
+const WHOLE: &str = "queue + retry + budget + call timeout";
+const WHOLE_PENDING: &str = "queue + retry + budget + call timeout, pending once";
+const FULL: &str = "queue, full, answered";
+const SHED: &str = "tower LoadShed > ConcurrencyLimit, full";
+
 /// Every contender, by the name that rows and tables use.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let mut case = |id, build| cases.push(Case { id, build });
     case("bare service", || Built::reused(ready_at_once()));
     case("bare service, pending once", || Built::reused(pending_once()));
+    case(QUEUE, || Built::reused(ours::queue(LIMIT).layer(ready_at_once())));
+    case("queue, clone per call", || Built::cloned(ours::queue(LIMIT).layer(ready_at_once())));
+    case("queue + retry + budget", || Built::reused(ours::retrying(LIMIT).layer(ready_at_once())));
+    case(WHOLE, || Built::reused(ours::whole(LIMIT).layer(ready_at_once())));
+    case("queue + retry + budget + call timeout, clone per call", || {
+        Built::cloned(ours::whole(LIMIT).layer(ready_at_once()))
+    });
+    case(WHOLE_PENDING, || Built::reused(ours::whole(LIMIT).layer(pending_once())));
+    case(FULL, || {
+        let queue = ours::queue(1).max_waiting(0).respond_with(|_: &Rejection| u64::MAX);
+        let service = queue.layer(service_fn(|_: u64| std::future::pending::<Result<u64, Fail>>()));
+        let mut running = Box::pin(service.clone().oneshot(0));
+        assert!(running.as_mut().now_or_never().is_none());
+        Built::rejected(service, running, |answer| matches!(answer, Ok(u64::MAX)))
+    });
     case("tower ConcurrencyLimit", || Built::reused(peers::limit(ready_at_once(), LIMIT)));
     case("tower ConcurrencyLimit, clone per call", || Built::cloned(peers::limit(ready_at_once(), LIMIT)));
     case("tower Retry > ConcurrencyLimit", || Built::reused(peers::retry_limit(ready_at_once(), LIMIT)));
@@ -36,15 +60,14 @@ pub fn cases() -> Vec<Case> {
     case("tower Timeout > Retry > ConcurrencyLimit, pending once", || {
         Built::reused(peers::timeout_retry_limit(pending_once(), LIMIT))
     });
-    case("tower LoadShed > ConcurrencyLimit, full", || {
+    case(SHED, || {
         let mut holder = peers::shed_limit(ready_at_once(), 1);
         let shed = holder.clone();
         // A handle that is ready and not called keeps the only permit.
-        let ready = holder.ready();
-        assert!(futures_util::FutureExt::now_or_never(ready).is_some());
+        assert!(holder.ready().now_or_never().is_some_and(|ready| ready.is_ok()));
         Built::rejected(shed, holder, |answer| answer.is_err())
     });
-    case("tower-resilience Bulkhead", || Built::reused(tower::Layer::layer(&peers::bulkhead(LIMIT), ready_at_once())));
+    case("tower-resilience Bulkhead", || Built::reused(peers::bulkhead(LIMIT).layer(ready_at_once())));
     case("tower-resilience TimeLimiter > Retry > Bulkhead", || {
         Built::reused(peers::resilient_stack(ready_at_once(), LIMIT))
     });
@@ -77,16 +100,35 @@ pub fn run() -> Report {
     let note = (!count::available()).then_some(count::MISSING);
     let instructions = |id: &str| figures[id].instructions;
 
-    for (case, peer) in [
-        ("queue alone", "tower ConcurrencyLimit"),
-        ("queue + retry + budget + events + call timeout", "tower Timeout > Retry > ConcurrencyLimit"),
+    for (ours, peer, most) in [
+        (QUEUE, "tower ConcurrencyLimit", 1.0),
+        (WHOLE, "tower Timeout > Retry > ConcurrencyLimit", 0.5),
+        (WHOLE_PENDING, "tower Timeout > Retry > ConcurrencyLimit, pending once", 1.0),
     ] {
-        report.row(Row::new(format!("{case}, against {peer}"), "instructions", None).peer(instructions(peer)).note(note));
-        report.row(Row::new(case, "allocations", None).peer(figures[peer].allocations).bar(Bar::AtMost(0.0)));
+        let row = Row::new(format!("{ours}, against {peer}"), "instructions", instructions(ours));
+        report.row(row.peer(instructions(peer)).bar(Bar::RatioAtMost(most)).note(note));
+        let row = Row::new(ours, "allocations", figures[ours].allocations);
+        report.row(row.peer(figures[peer].allocations).bar(Bar::AtMost(0.0)));
     }
-    let (one, two) = threads();
-    let _ = one;
-    report.row(Row::new("two threads, one limiter that is never full", "ns", None).peer(two).bar(Bar::RatioAtMost(1.05)));
+    for (ours, peer) in [
+        ("queue, clone per call", "tower ConcurrencyLimit, clone per call"),
+        (
+            "queue + retry + budget + call timeout, clone per call",
+            "tower Timeout > Retry > ConcurrencyLimit, clone per call",
+        ),
+        (QUEUE, "tower-resilience Bulkhead"),
+        (WHOLE, "tower-resilience TimeLimiter > Retry > Bulkhead"),
+    ] {
+        let row = Row::new(format!("{ours}, against {peer}"), "instructions", instructions(ours));
+        report.row(row.peer(instructions(peer)).note(note));
+    }
+    let (two_of_ours, two_of_theirs) = threads();
+    let row = Row::new("queue, two threads, never full, against tower ConcurrencyLimit", "ns", two_of_ours);
+    report.row(row.peer(two_of_theirs).bar(Bar::RatioAtMost(1.05)));
+    let row = Row::new(format!("{FULL}, against {SHED}"), "ns", figures[FULL].nanos);
+    report.row(row.peer(figures[SHED].nanos).bar(Bar::AtMost(80.0)));
+    let row = Row::new(FULL, "allocations", figures[FULL].allocations);
+    report.row(row.peer(figures[SHED].allocations).bar(Bar::AtMost(0.0)));
 
     let mut table = Table::new(
         "Every contender:",
@@ -153,9 +195,9 @@ fn measure() -> HashMap<&'static str, Figures> {
 
 /// Nanoseconds a call.
 fn timed(run: &mut dyn FnMut(u64), calls: u64) -> f64 {
-    let start = Instant::now();
+    let start = clock::cpu();
     run(calls);
-    start.elapsed().as_nanos() as f64 / calls as f64
+    (clock::cpu() - start).as_nanos() as f64 / calls as f64
 }
 
 /// Allocations and bytes a call, as the difference of N and 2 N calls.
@@ -177,9 +219,11 @@ fn allocations(run: &mut dyn FnMut(u64)) -> (f64, f64) {
 /// Nanoseconds a call of two threads that share one limiter: ours, tower's. Medians over interleaved rounds.
 fn threads() -> (f64, f64) {
     const CALLS: u64 = 100_000;
+    let ours = ours::queue(LIMIT).layer(ready_at_once());
     let tower = peers::limit(ready_at_once(), LIMIT);
-    let nanos: Vec<f64> = (0..ROUNDS).map(|_| together(&tower, 2, CALLS)).collect();
-    (0.0, stats::median(&nanos))
+    let rounds: Vec<(f64, f64)> = (0..ROUNDS).map(|_| (together(&ours, 2, CALLS), together(&tower, 2, CALLS))).collect();
+    let (ours, tower): (Vec<_>, Vec<_>) = rounds.into_iter().unzip();
+    (stats::median(&ours), stats::median(&tower))
 }
 
 /// Nanoseconds a call and thread, with a clone for each of `threads` threads.

@@ -14,6 +14,7 @@ use tower::util::rng::HasherRng;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_resilience::retry::ExponentialRandomBackoff;
 use tower_sluice::backoff::Backoff;
+use tower_sluice::queue::QueueLayer;
 use tower_sluice::retry::RetryPolicy;
 use tower_sluice::verdict::{FailureKind, Verdict};
 
@@ -86,6 +87,15 @@ fn told_one_second(result: &Result<u64, Fail>) -> Verdict {
     }
 }
 
+fn in_queue(failures: usize) -> Vec<Duration> {
+    spread(failures, |upstream| queue().retry(policy()).layer(upstream.service()))
+}
+
+/// Without a limit: what comes back at once starts at once.
+fn queue() -> QueueLayer {
+    QueueLayer::unlimited().max_waiting(CALLS as usize).seed(SEED)
+}
+
 fn in_tower(failures: usize) -> Vec<Duration> {
     spread(failures, |upstream| RetryLayer::new(policy()).layer(upstream.service()))
 }
@@ -143,23 +153,24 @@ pub fn run() -> Report {
     ));
     let unit = "most calls in any 10 ms";
     let (tower_first, tower_cap) = (tower(1), tower(AT_CAP));
-    let (ours_first, ours_cap) = (in_tower(1), in_tower(AT_CAP));
-    report.row(
-        Row::new("first delays, in tower's RetryLayer", unit, densest(&ours_first))
-            .peer(densest(&tower_first))
-            .bar(Bar::AtMost(50.0)),
-    );
-    report.row(
-        Row::new("delays at a cap of 30 s, in tower's RetryLayer", unit, densest(&ours_cap))
-            .peer(densest(&tower_cap))
-            .bar(Bar::AtMost(12.0)),
-    );
-    let told = spread(1, |upstream| RetryLayer::new(policy().classify(told_one_second)).layer(upstream.service()));
-    let early = told.iter().filter(|delay| **delay < Duration::from_secs(1)).count();
-    report.row(
-        Row::new("after Retry-After: 1 told to all, in tower's RetryLayer", unit, densest(&told)).bar(Bar::AtMost(75.0)),
-    );
-    report.row(Row::new("the same: retries that came early", "calls", early as f64).bar(Bar::Exactly(0.0)));
+    let (ours_first, ours_cap) = (in_queue(1), in_queue(AT_CAP));
+    let told_policy = || policy().classify(told_one_second);
+    let told = spread(1, |upstream| queue().retry(told_policy()).layer(upstream.service()));
+    let told_in_tower = spread(1, |upstream| RetryLayer::new(told_policy()).layer(upstream.service()));
+    for (place, first, cap, told) in [
+        ("in the queue", &ours_first, &ours_cap, &told),
+        ("in tower's RetryLayer", &in_tower(1), &in_tower(AT_CAP), &told_in_tower),
+    ] {
+        let row = Row::new(format!("first delays, {place}"), unit, densest(first)).peer(densest(&tower_first));
+        report.row(row.bar(Bar::AtMost(50.0)));
+        let row = Row::new(format!("delays at a cap of 30 s, {place}"), unit, densest(cap)).peer(densest(&tower_cap));
+        report.row(row.bar(Bar::AtMost(12.0)));
+        let row = Row::new(format!("after Retry-After: 1 told to all, {place}"), unit, densest(told));
+        report.row(row.bar(Bar::AtMost(75.0)));
+        let early = told.iter().filter(|delay| **delay < Duration::from_secs(1)).count();
+        let row = Row::new(format!("retries that came early, {place}"), "calls", early as f64);
+        report.row(row.bar(Bar::Exactly(0.0)));
+    }
 
     let mut table = Table::new("Milliseconds after the failure:", ["case", "earliest", "median", "latest", unit]);
     let (resilient_first, resilient_cap) = (resilient(1), resilient(AT_CAP));
