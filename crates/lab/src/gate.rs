@@ -33,11 +33,6 @@ pub fn open() {
     held.into_iter().for_each(Waker::wake);
 }
 
-/// How many calls the gate keeps.
-pub fn held() -> usize {
-    waiting().len()
-}
-
 /// Waits for the gate, yields once, answers.
 pub fn gated() -> impl Inner<Future = Gated> {
     service_fn(|value: u64| Gated { value, yielded: false })

@@ -17,7 +17,7 @@ use tower::retry::budget::{Budget as _, TpsBudget};
 use tower::retry::{Policy, Retry};
 use tower::timeout::Timeout;
 use tower::util::BoxCloneService;
-use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
+use tower::{BoxError, Layer, ServiceExt, service_fn};
 use tower_sluice::backoff::Backoff;
 use tower_sluice::queue::QueueLayer;
 use tower_sluice::reject::Rejection;
