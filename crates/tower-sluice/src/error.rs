@@ -34,6 +34,16 @@ impl ConfigError {
     pub fn bound(&self) -> &'static str {
         self.bound
     }
+
+    /// The infallible twin of a `try_*` path: panics with the error's text.
+    #[cfg(feature = "retry")]
+    #[track_caller]
+    pub(crate) fn or_panic<T>(checked: Result<T, Self>) -> T {
+        match checked {
+            Ok(value) => value,
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 impl fmt::Display for ConfigError {
@@ -43,3 +53,10 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
+
+#[cfg(any(feature = "retry", feature = "reconnect"))]
+impl From<crate::backoff::InvalidBackoff> for ConfigError {
+    fn from(invalid: crate::backoff::InvalidBackoff) -> Self {
+        Self::new(invalid.field(), invalid.given(), invalid.bound())
+    }
+}

@@ -38,7 +38,7 @@ pub mod reconnect;
 #[cfg(feature = "retry")]
 pub mod retry;
 
-#[cfg(feature = "retry")]
+#[cfg(any(feature = "retry", feature = "reconnect"))]
 pub use tower_sluice_backoff as backoff;
 
 /// An error of any type, as tower's own layers return it.

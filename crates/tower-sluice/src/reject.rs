@@ -180,6 +180,34 @@ impl Error for Rejected {
     }
 }
 
+/// Whether work is taken on now.
+///
+/// Asked once a call, on its arrival. Any `Fn() -> bool` is one, and turns away as [`Rejection::Shed`] without a
+/// level's name; a level's `at_least` is one that knows it.
+///
+/// ```
+/// use std::sync::atomic::{AtomicBool, Ordering};
+/// use tower_sluice::reject::{Admit, Rejection};
+///
+/// let open = AtomicBool::new(false);
+/// let gate = || open.load(Ordering::Relaxed);
+/// assert_eq!(gate.admit(), Err(Rejection::Shed { level: None }));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say whether work is taken on",
+    note = "a closure `Fn() -> bool` does, and so does `at_least(level)` of a ladder's signal"
+)]
+pub trait Admit {
+    /// `Ok` to take the work on, else the answer to its caller.
+    fn admit(&self) -> Result<(), Rejection>;
+}
+
+impl<F: Fn() -> bool> Admit for F {
+    fn admit(&self) -> Result<(), Rejection> {
+        if self() { Ok(()) } else { Err(Rejection::Shed { level: None }) }
+    }
+}
+
 /// How a layer's answers reach the caller: the service's own, and the layer's [`Rejection`]s.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot answer for a service with response `{Res}` and error `{E}`",

@@ -1,1 +1,9 @@
 //! queue
+mod gate;
+mod line;
+mod observers;
+mod slots;
+mod sync;
+mod time;
+mod wakers;
+mod word;
