@@ -10,7 +10,7 @@ use tower::Layer;
 use tower_sluice::BoxError;
 use tower_sluice::backoff::Backoff;
 use tower_sluice::queue::{Handle, batch};
-use tower_sluice_http::{http_batch, http_batch_retry};
+use tower_sluice_http::{http_batch, http_retry};
 
 use crate::fetch::{self, Call, HttpClient};
 use crate::gauge::Gauge;
