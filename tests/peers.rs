@@ -17,7 +17,11 @@ use tower::retry::backoff::{Backoff as _, ExponentialBackoffMaker, MakeBackoff};
 use tower::retry::{Policy, Retry};
 use tower::timeout::Timeout;
 use tower::util::rng::HasherRng;
-use tower::{BoxError, Service, ServiceExt, service_fn};
+use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
+use tower_sluice::backoff::{Backoff, Jitter};
+use tower_sluice::queue::QueueLayer;
+use tower_sluice::reject::Rejection;
+use tower_sluice::retry::RetryPolicy;
 
 const WORK: Duration = Duration::from_millis(10);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -79,6 +83,11 @@ impl Service<u32> for Jobs {
     }
 }
 
+/// The policy of `After`, for our queue: three retries, each after exactly this delay.
+fn after(delay: Duration) -> RetryPolicy {
+    RetryPolicy::new(4, Backoff::exponential(delay, delay).jitter(Jitter::None))
+}
+
 async fn settle() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
@@ -137,6 +146,23 @@ async fn towers_limit_inside_its_retry_frees_the_slot_and_sends_the_retry_to_the
     assert_eq!(*jobs.starts.lock().unwrap(), [0, 1, 2, 3, 4, 0]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn our_queue_frees_the_slot_and_lets_the_retry_back_to_its_place() {
+    // Q4, Q5
+    let queue = QueueLayer::new(1).retry(after(HOUR));
+    let stack = queue.layer(Jobs::default());
+    let sleeping = failed_once(&stack).await;
+    let stats = queue.handle().stats();
+    assert_eq!((stats.running, stats.deferred), (0, 1));
+    assert_eq!(timeout(WORK, stack.clone().oneshot(1)).await.unwrap().unwrap(), 1, "runs during the delay");
+    sleeping.abort();
+
+    let jobs = Jobs::default();
+    five_jobs(QueueLayer::new(1).retry(after(Duration::from_millis(1))).layer(jobs.clone())).await;
+    // Job 1 has the slot while 0 sleeps; 0 arrived before all others and is next.
+    assert_eq!(*jobs.starts.lock().unwrap(), [0, 1, 0, 2, 3, 4]);
+}
+
 // ---- whose readiness holds permits
 
 #[tokio::test(start_paused = true)]
@@ -176,6 +202,45 @@ async fn towers_limit_holds_a_permit_for_an_answered_call_until_its_future_is_dr
     assert_eq!(slots.available_permits(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_clone_of_our_queue_that_is_ready_and_idle_holds_nothing() {
+    // Q3, case_f3
+    let queue = QueueLayer::new(1).retry(after(HOUR));
+    let stack = queue.layer(Jobs::default());
+    let due = failed_once(&stack).await;
+    let mut idle = stack.clone();
+    poll_fn(|cx| Service::<u32>::poll_ready(&mut idle, cx)).await.unwrap();
+    assert_eq!(queue.handle().stats().running, 0);
+    advance(HOUR).await;
+    assert_eq!(timeout(2 * WORK, due).await.expect("starts when it is due").unwrap().unwrap(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn our_queue_pauses_and_clears_a_call_whose_inner_service_is_not_ready() {
+    // Q8, Q9
+    let queue = QueueLayer::new(1);
+    let handle = queue.handle();
+    let call = tokio::spawn(queue.layer(NeverReady).oneshot(1));
+    settle().await;
+    assert_eq!(handle.stats().running, 1);
+    handle.pause();
+    settle().await;
+    assert_eq!((handle.stats().running, handle.stats().queued), (0, 1));
+    assert_eq!(handle.clear("over"), 1);
+    let error = call.await.unwrap().unwrap_err();
+    assert!(matches!(Rejection::find(&*error), Some(Rejection::Cleared { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn our_queue_has_the_slot_back_from_an_answered_call_that_is_not_dropped() {
+    // Q16
+    let queue = QueueLayer::new(1);
+    let mut stack = queue.layer(service_fn(|n: u32| ready(Ok::<_, Infallible>(n))));
+    let mut answered = Box::pin(stack.ready().await.unwrap().call(1));
+    answered.as_mut().await.unwrap();
+    assert_eq!(queue.handle().stats().running, 0);
+}
+
 // ---- whose jitter is the same for every call
 
 /// The delay that tower's backoff draws first.
@@ -212,6 +277,18 @@ async fn towers_backoff_has_no_jitter_where_its_base_is_a_whole_second() {
     }
 }
 
+#[test]
+fn our_backoff_gives_each_call_a_series_of_its_own_and_repeats_it_for_a_seed() {
+    // R3
+    let backoff = Backoff::exponential(Duration::from_secs(1), HOUR);
+    let first = |seed, call| backoff.delays(seed, call).next().unwrap();
+    let mut firsts: Vec<_> = (0..100).map(|call| first(7, call)).collect();
+    assert_eq!(firsts[3], first(7, 3));
+    firsts.sort_unstable();
+    firsts.dedup();
+    assert_eq!(firsts.len(), 100);
+}
+
 // ---- what a full queue does to a retry
 
 #[tokio::test(start_paused = true)]
@@ -226,6 +303,24 @@ async fn towers_load_shed_below_its_retry_burns_the_attempts() {
     busy.await.unwrap().unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn our_full_queue_turns_away_the_new_and_keeps_the_admitted() {
+    // Q6
+    let queue = QueueLayer::new(1).max_waiting(1).retry(after(HOUR));
+    let stack = queue.layer(Jobs::default());
+    let deferred = failed_once(&stack).await;
+    let running = tokio::spawn(stack.clone().oneshot(1));
+    settle().await;
+    let error = stack.clone().oneshot(2).await.unwrap_err();
+    assert!(
+        matches!(Rejection::find(&*error), Some(Rejection::Full { limit: 1, waiting: 1, .. })),
+        "{error}"
+    );
+    running.await.unwrap().unwrap();
+    advance(HOUR).await;
+    assert_eq!(deferred.await.unwrap().unwrap(), 0);
+}
+
 // ---- which wait a timeout counts
 
 #[tokio::test(start_paused = true)]
@@ -234,6 +329,22 @@ async fn towers_timeout_does_not_count_the_wait_for_a_slot() {
     let limit = ConcurrencyLimit::with_semaphore(Jobs::default(), slots);
     let mut stack = Timeout::new(limit, Duration::from_secs(1));
     assert!(timeout(HOUR, ServiceExt::<u32>::ready(&mut stack)).await.is_err(), "an hour in line");
+}
+
+#[tokio::test(start_paused = true)]
+async fn our_call_timeout_counts_the_wait_for_a_slot() {
+    // Q7, case_k2
+    let queue = QueueLayer::new(1).call_timeout(Duration::from_secs(1));
+    let stack = queue.layer(service_fn(|_: u32| std::future::pending::<Result<u32, Infallible>>()));
+    let _busy = tokio::spawn(stack.clone().oneshot(1));
+    settle().await;
+    let begun = Instant::now();
+    let error = stack.oneshot(2).await.unwrap_err();
+    let Some(Rejection::Deadline { attempts: 0, elapsed, .. }) = Rejection::find(&*error) else {
+        panic!("{error}");
+    };
+    assert_eq!(*elapsed, Duration::from_secs(1));
+    assert!(begun.elapsed() <= Duration::from_millis(1_001));
 }
 
 /// A service that never becomes ready.

@@ -111,7 +111,7 @@ impl Report {
     /// For people.
     pub(crate) fn table(&self, summary: &Summary) -> String {
         let upstream = |figure: Option<usize>| figure.map_or("unknown".into(), |n| n.to_string());
-        let rate = summary.calls as f64 / (summary.elapsed_ms.max(1) as f64 / 1e3);
+        let rate = (summary.succeeded + summary.failed) as f64 / (summary.elapsed_ms.max(1) as f64 / 1e3);
         let elapsed = Duration::from_millis(summary.elapsed_ms);
         let rows = [
             ("calls", summary.calls.to_string()),
