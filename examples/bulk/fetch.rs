@@ -14,7 +14,7 @@ use hyper_util::rt::TokioExecutor;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::time::Instant;
 use tower::Service;
-use tower_sluice::BoxError;
+use tower_sluice_http::BoxError;
 
 use crate::gauge::Gauge;
 

@@ -40,7 +40,7 @@ pub(crate) struct Options {
     pub(crate) rate: Option<Rate>,
 
     /// Attempts a call may have, the first included
-    #[arg(long, value_name = "N", default_value = "10")]
+    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_attempts: u32,
 
     /// The first delay before a retry; each later one is twice as long

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde::Serialize;
-use tower_sluice::BoxError;
-use tower_sluice::reject::Rejection;
+use tower_sluice_http::BoxError;
+use tower_sluice_http::reject::Rejection;
 
 use crate::fetch::Call;
 

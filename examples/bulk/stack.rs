@@ -7,10 +7,10 @@ use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, SelectAll, StreamExt};
 use http::StatusCode;
 use tower::Layer;
-use tower_sluice::BoxError;
-use tower_sluice::backoff::Backoff;
-use tower_sluice::queue::{Handle, batch};
-use tower_sluice_http::{http_batch, http_retry};
+use tower_sluice_http::backoff::Backoff;
+use tower_sluice_http::queue::{Handle, QueueLayer, batch};
+use tower_sluice_http::reject::Boxed;
+use tower_sluice_http::{BoxError, HttpMode, HttpRetryPolicy, try_http_batch};
 
 use crate::fetch::{self, Call, HttpClient};
 use crate::gauge::Gauge;
@@ -20,9 +20,27 @@ use crate::progress::Moment;
 /// Results of all hosts, in the order in which they come.
 pub(crate) type Results = SelectAll<BoxStream<'static, (Call, Result<StatusCode, BoxError>)>>;
 
-/// Whether the options make a stack.
+/// The queue of one host.
+fn queue(host: &str, options: &Options) -> Result<QueueLayer<HttpRetryPolicy, HttpMode<Boxed>>, String> {
+    let backoff = Backoff::try_exponential(options.base, options.max_delay)
+        .map_err(|e| format!("--base, --max-delay: {e}"))?;
+    let mut queue = try_http_batch(options.concurrency)
+        .map_err(|e| format!("--concurrency: {e}"))?
+        .name(host)
+        .call_timeout(options.call_timeout.unwrap_or(Duration::MAX))
+        .map_retry(|policy| policy.max_attempts(options.max_attempts).backoff(backoff));
+    if let Some(rate) = options.rate {
+        queue = queue.try_rate(rate.starts, rate.per).map_err(|e| format!("--rate: {e}"))?;
+    }
+    if let Some(seed) = options.seed {
+        queue = queue.seed(seed);
+    }
+    Ok(queue)
+}
+
+/// Whether the options make a queue.
 pub(crate) fn check(options: &Options) -> Result<(), String> {
-    queue("check".into(), options).map(drop).map_err(|e| e.to_string())
+    queue("", options).map(drop)
 }
 
 /// Queues for `calls`, by host, and the results of working through them, which starts when they are polled.
@@ -38,7 +56,7 @@ pub(crate) fn build(
     let mut control = Control::default();
     let mut results = Results::new();
     for (host, calls) in by_host {
-        let queue = queue(host, options).map_err(|e| e.to_string())?;
+        let queue = queue(&host, options)?;
         let running = Gauge::default();
         control.queues.push((queue.handle(), running.clone()));
         let service = queue.layer(fetch::service(client.clone(), running));
@@ -48,6 +66,7 @@ pub(crate) fn build(
     Ok((control, results))
 }
 
+/// Scheme, name and port: where connections go, and what a limit belongs to.
 fn host(call: &Call) -> String {
     let scheme = call.url.scheme_str().unwrap_or_default();
     let authority = call.url.authority().map(|a| a.as_str()).unwrap_or_default();
