@@ -70,7 +70,12 @@ impl<C, R> RetryPolicy<C, R> {
         if let Some(TowerCall { progress, draw, .. }) = self.tower_call.as_deref()
             && progress.attempts() > 1
         {
-            tracing::warn!(call = draw.call, outcome = "failed", attempts = progress.attempts(), "call ended");
+            tracing::warn!(
+                call = draw.call,
+                outcome = "failed",
+                attempts = progress.attempts(),
+                "call ended"
+            );
         }
     }
 }
