@@ -2,6 +2,12 @@
 //!
 //! `cargo test` builds the example; by itself: `cargo test --test bulk --example bulk`.
 
+// The server of its own is looked at alone, too: what it counts is what the job is judged by.
+#[path = "../examples/bulk/gauge.rs"]
+mod gauge;
+#[path = "../examples/bulk/upstream.rs"]
+mod upstream;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,6 +20,11 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::get;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
@@ -158,7 +169,7 @@ async fn every_call_succeeds_at_the_limit_and_sleeps_out_of_slot() {
         "--max-attempts",
         "12",
         "--base",
-        "100ms",
+        "300ms",
         "--max-delay",
         "2s",
         "--fail-rate",
@@ -215,6 +226,39 @@ async fn people_get_a_table_and_plain_lines_where_there_is_no_terminal() {
     assert!(table.contains("succeeded          200\n"), "{table}");
     let lines = said(&output);
     assert!(lines.contains("/200 ") && lines.contains("queued") && !lines.contains('\x1b'), "{lines}");
+}
+
+#[tokio::test]
+async fn the_server_of_its_own_sees_who_comes_back_too_early_and_how_many_are_there_at_once() {
+    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+    let upstream = upstream::Upstream::start(4, 0.001, 7).await.unwrap();
+    // A quarter of its calls in, the rate limiter wakes: at the second of four.
+    let statuses = [client.get(upstream.url(0)).await, client.get(upstream.url(1)).await];
+    let statuses = statuses.map(|response| response.unwrap().status().as_u16());
+    assert_eq!((statuses, upstream.early_returns()), ([200, 429], 0));
+    let _ = client.get(upstream.url(1)).await;
+    assert_eq!(upstream.early_returns(), 1, "it was told to stay away for a second");
+
+    // Too few to be throttled, and none fails.
+    let upstream = upstream::Upstream::start(1_000, 0.0, 7).await.unwrap();
+    join_all((0..5).map(|n| client.get(upstream.url(n)))).await;
+    assert_eq!(upstream.peak(), 5);
+}
+
+#[tokio::test]
+async fn the_server_of_its_own_fails_in_every_way_it_promises() {
+    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+    let upstream = upstream::Upstream::start(1_000, 1.0, 7).await.unwrap();
+    let fetch = async |n| match client.get(upstream.url(n)).await {
+        Err(_) => "dropped before the answer".to_owned(),
+        Ok(response) => match (response.status(), response.into_body().collect().await) {
+            (_, Err(_)) => "dropped within the answer".to_owned(),
+            (status, Ok(_)) => status.as_str().to_owned(),
+        },
+    };
+    let ways: BTreeSet<_> = join_all((0..50).map(fetch)).await.into_iter().collect();
+    let promised = ["500", "502", "503", "dropped before the answer", "dropped within the answer"];
+    assert_eq!(ways, BTreeSet::from(promised.map(String::from)));
 }
 
 // ---- with a list of URLs

@@ -40,7 +40,7 @@ use crate::stack::{Control, Results};
 use crate::upstream::Upstream;
 
 /// How often the figures are read and shown.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// How long to wait for results that are settled already.
 const SETTLED: Duration = Duration::from_millis(100);

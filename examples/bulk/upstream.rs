@@ -13,7 +13,7 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use futures_util::stream;
+use futures_util::stream::{self, StreamExt};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
@@ -191,8 +191,13 @@ async fn item(State(seen): State<Arc<Seen>>, Path(number): Path<u64>) -> Respons
         Fate::Answered => format!("item {number}\n").into_response(),
         Fate::Fails(status) => status.into_response(),
         Fate::DroppedWithinTheAnswer => {
-            // One byte of the two that were announced.
-            let body = Body::from_stream(stream::iter([Ok("i"), Err(std::io::Error::other("dropped"))]));
+            // One byte of the two that were announced. The pause lets hyper send it; what it has not sent by the
+            // time of the error it drops.
+            let lost = async {
+                sleep(MIN_LATENCY).await;
+                Err(std::io::Error::other("dropped on purpose"))
+            };
+            let body = Body::from_stream(stream::iter([Ok("i")]).chain(stream::once(lost)));
             ([(header::CONTENT_LENGTH, "2")], body).into_response()
         }
         Fate::DroppedBeforeTheAnswer | Fate::Throttled => {
