@@ -17,7 +17,7 @@ use slab::Slab;
 use super::gate::{Gate, Opens};
 use super::line::{Key, Line};
 use super::observers::{Figures, Observers, Until};
-use super::sync::{AtomicU64, Mutex, Ordering, lock, yield_now};
+use super::sync::{AtomicU64, Condvar, Mutex, Ordering, lock, wait};
 use super::time::{Clock, Tick};
 use super::wakers::Wakers;
 use super::word::{UNLIMITED, Word};
@@ -260,6 +260,8 @@ pub(super) struct Slots {
     /// How many calls were admitted; a call's number is the count before it.
     arrivals: AtomicU64,
     state: Mutex<State>,
+    /// Notified when the last start is over, and on resume: what pausers wait for.
+    starts_over: Condvar,
     pub(super) clock: Clock,
 }
 
@@ -290,6 +292,7 @@ impl Slots {
                 counts: Counts::default(),
                 shown: Shown::default(),
             }),
+            starts_over: Condvar::new(),
             clock: Clock::new(),
         }
     }
@@ -473,7 +476,16 @@ impl Slots {
     /// Starting -> running: the inner service's `call` has returned, or panicked.
     #[inline]
     pub(super) fn started(&self) {
-        self.word.started();
+        if self.word.started() {
+            self.tell_pausers();
+        }
+    }
+
+    #[cold]
+    fn tell_pausers(&self) {
+        // With the lock: a pauser has then seen this start's end, or waits already.
+        drop(lock(&self.state));
+        self.starts_over.notify_all();
     }
 
     /// A start that came to nothing before [`record_start`](Self::record_start): the pace is not used up.
@@ -484,7 +496,9 @@ impl Slots {
     /// Starting -> done: the slot came too late for the call.
     pub(super) fn give_up_start(&self, paced: bool, class: ClassKey) {
         self.section(|state, _| {
-            self.word.started();
+            if self.word.started() {
+                self.starts_over.notify_all();
+            }
             self.word.release();
             if paced {
                 state.gate.returned();
@@ -497,7 +511,9 @@ impl Slots {
     pub(super) fn unready(&self, arrival: u64, waker: Waker, ticket: Ticket, now: Tick) -> Key {
         let mut waker = Some(waker);
         self.section(|state, _| {
-            self.word.started();
+            if self.word.started() {
+                self.starts_over.notify_all();
+            }
             let key = state.queue(arrival, waker.take(), ticket, now);
             if state.paused_at.is_some() {
                 self.word.release();
@@ -657,14 +673,10 @@ impl Slots {
         if inside {
             return;
         }
-        let mut looks = 0_u32;
-        while self.word.read().starting() > 0 {
-            looks += 1;
-            // Resumed by somebody else meanwhile: new starts may go on for ever.
-            if looks.is_multiple_of(16) && !self.is_paused() {
-                return;
-            }
-            yield_now();
+        let mut state = lock(&self.state);
+        // If somebody resumes meanwhile, new starts may go on for ever.
+        while self.word.read().starting() > 0 && state.paused_at.is_some() {
+            state = wait(&self.starts_over, state);
         }
     }
 
@@ -682,6 +694,7 @@ impl Slots {
                 }
             }
             state.watcher = None;
+            self.starts_over.notify_all();
         });
     }
 
