@@ -41,3 +41,8 @@ pub use crate::stacks::{
     http_batch, http_client, http_server, try_http_batch, try_http_client, try_http_server,
 };
 pub use crate::verdicts::{HttpVerdicts, StatusRow, attempts};
+
+/// The code blocks of the repository's README, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct RepositoryReadme;
