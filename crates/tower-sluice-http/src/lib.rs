@@ -6,6 +6,7 @@
 //! | [`client_error_verdict`] | the same for errors alone: was the request surely not processed, or perhaps? |
 //! | [`retry_after`] | the `Retry-After` header, read strictly |
 //! | [`HttpRepeat`] | which requests may be sent again; idempotency keys; [`AttemptNumber`] |
+//! | [`replay`] | bodies that can be sent again |
 //! | [`HttpAnswer`] | the stack's own decisions as responses: 503, 429, 504 |
 //! | [`attempts`] | how many attempts a response took |
 
@@ -16,6 +17,8 @@ mod repeat;
 mod retry_after;
 mod retry_policy;
 mod verdicts;
+
+pub mod replay;
 
 pub use tower_sluice::*;
 
