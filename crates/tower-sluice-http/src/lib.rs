@@ -10,13 +10,16 @@
 //! | [`retry_after`] | the `Retry-After` header, read strictly |
 //! | [`HttpRepeat`] | which requests may be sent again, and what attempts carry: keys, [`AttemptNumber`] |
 //! | [`HttpRetry`] | the settings of those two on a policy |
+//! | [`replay`] | bodies that can be sent again |
 //! | [`HttpAnswer`] | the stack's own decisions as responses: 503, 429, 504 |
 //! | [`HttpMode`] | lets a request bring its own [`CallOptions`](queue::CallOptions) |
+//! | [`level_layer`], [`Level`] | the level that holds, in a request's extensions and for axum's handlers |
 //! | [`attempts`] | how many attempts a response took |
 
 mod answer;
 mod client_error;
 mod config;
+mod level;
 mod mode;
 mod repeat;
 mod retry_after;
@@ -24,10 +27,15 @@ mod retry_policy;
 mod stacks;
 mod verdicts;
 
+pub mod replay;
+
 pub use tower_sluice::*;
 
 pub use crate::answer::HttpAnswer;
 pub use crate::client_error::client_error_verdict;
+#[cfg(feature = "axum")]
+pub use crate::level::NoLevel;
+pub use crate::level::{HttpLevelFuture, HttpLevelLayer, HttpTellLevel, Level, level_layer};
 pub use crate::mode::HttpMode;
 pub use crate::repeat::{AttemptNumber, CloneBody, CopyBody, EmptyBody, HttpRepeat};
 pub use crate::retry_after::retry_after;

@@ -4,10 +4,24 @@ use http::Request;
 use tower_sluice::queue::{CallOptions, Mode, Wrap};
 use tower_sluice::reject::{Answer, Rejection};
 
+use crate::answer::HttpAnswer;
+
 /// An answer mode for HTTP: answers as `A` does, and takes a call's own [`CallOptions`] from the request's extensions.
 ///
-/// What the ready-made stacks have; by hand it is
-/// `QueueLayer::new(16).answer(HttpMode::new(HttpAnswer::new()))`.
+/// The [clients' stacks](crate::http_client) have `HttpMode<Boxed>`, and `typed` and `respond_with` put another answer
+/// into it. [`HttpAnswer`] is such a mode by itself.
+///
+/// ```
+/// # use std::time::Duration;
+/// use http::Request;
+/// use tower_sluice_http::http_client;
+/// use tower_sluice_http::queue::CallOptions;
+///
+/// let queue = http_client(16).call_timeout(Duration::from_secs(30));
+/// let mut upload = Request::put("https://example.com/video").body("..").unwrap();
+/// upload.extensions_mut().insert(CallOptions::timeout(Duration::from_secs(300)));
+/// # let _ = queue;
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HttpMode<A> {
     answer: A,
@@ -22,9 +36,14 @@ impl<A> HttpMode<A> {
 
 impl<A> Wrap for HttpMode<A> {
     type Inner<S> = S;
+    type With<A2> = HttpMode<A2>;
 
     fn wrap<S>(&self, service: S) -> S {
         service
+    }
+
+    fn with<A2>(self, answer: A2) -> HttpMode<A2> {
+        HttpMode::new(answer)
     }
 }
 
@@ -52,6 +71,32 @@ impl<A: Answer<Res, E>, Res, E> Answer<Res, E> for HttpMode<A> {
 
 impl<B, Res, E, A: Answer<Res, E>> Mode<Request<B>, Res, E> for HttpMode<A> {
     fn options(&self, request: &Request<B>) -> CallOptions {
-        request.extensions().get().cloned().unwrap_or_default()
+        call_options(request)
     }
+}
+
+impl Wrap for HttpAnswer {
+    type Inner<S> = S;
+    type With<A> = HttpMode<A>;
+
+    fn wrap<S>(&self, service: S) -> S {
+        service
+    }
+
+    fn with<A>(self, answer: A) -> HttpMode<A> {
+        HttpMode::new(answer)
+    }
+}
+
+impl<B, Res, E> Mode<Request<B>, Res, E> for HttpAnswer
+where
+    Self: Answer<Res, E>,
+{
+    fn options(&self, request: &Request<B>) -> CallOptions {
+        call_options(request)
+    }
+}
+
+fn call_options<B>(request: &Request<B>) -> CallOptions {
+    request.extensions().get().cloned().unwrap_or_default()
 }

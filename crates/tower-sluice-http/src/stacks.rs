@@ -41,7 +41,7 @@ use crate::verdicts::HttpVerdicts;
 /// # let _ = app;
 /// ```
 #[track_caller]
-pub fn http_server(limit: usize) -> QueueLayer<RetryPolicy<HttpVerdicts, Once>, HttpMode<HttpAnswer>> {
+pub fn http_server(limit: usize) -> QueueLayer<RetryPolicy<HttpVerdicts, Once>, HttpAnswer> {
     server(limit, QueueLayer::new(limit))
 }
 
@@ -52,7 +52,7 @@ pub fn http_server(limit: usize) -> QueueLayer<RetryPolicy<HttpVerdicts, Once>, 
 /// If `limit` is out of bounds.
 pub fn try_http_server(
     limit: usize,
-) -> Result<QueueLayer<RetryPolicy<HttpVerdicts, Once>, HttpMode<HttpAnswer>>, ConfigError> {
+) -> Result<QueueLayer<RetryPolicy<HttpVerdicts, Once>, HttpAnswer>, ConfigError> {
     Ok(server(limit, QueueLayer::try_new(limit)?))
 }
 
@@ -124,15 +124,12 @@ pub fn try_http_batch(limit: usize) -> Result<QueueLayer<HttpRetryPolicy, HttpMo
     Ok(batch(limit, QueueLayer::try_new(limit)?))
 }
 
-fn server(
-    limit: usize,
-    queue: QueueLayer,
-) -> QueueLayer<RetryPolicy<HttpVerdicts, Once>, HttpMode<HttpAnswer>> {
+fn server(limit: usize, queue: QueueLayer) -> QueueLayer<RetryPolicy<HttpVerdicts, Once>, HttpAnswer> {
     queue
         .max_waiting(limit.saturating_mul(4))
         .call_timeout(Duration::from_secs(30))
         .retry(RetryPolicy::none().classify(HttpVerdicts::server()))
-        .answer(HttpMode::new(HttpAnswer::new()))
+        .answer(HttpAnswer::new())
 }
 
 fn client(limit: usize, queue: QueueLayer) -> QueueLayer<HttpRetryPolicy, HttpMode<Boxed>> {

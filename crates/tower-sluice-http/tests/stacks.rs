@@ -14,8 +14,8 @@ use tower_sluice_http::queue::CallOptions;
 use tower_sluice_http::reject::Rejection;
 use tower_sluice_http::verdict::Verdict;
 use tower_sluice_http::{
-    AttemptNumber, BoxError, HttpRetry, attempts, http_batch, http_client, http_retry, http_server,
-    try_http_batch, try_http_client, try_http_server,
+    AttemptNumber, BoxError, HttpAnswer, HttpRetry, attempts, http_batch, http_client, http_retry,
+    http_server, try_http_batch, try_http_client, try_http_server,
 };
 use tower_sluice_test::script::reply;
 use tower_sluice_test::{Script, Step};
@@ -300,6 +300,73 @@ async fn h6_a_calls_own_timeout_replaces_both_longer_or_shorter() {
     call.extensions_mut().insert(CallOptions::timeout(secs(101)));
     let Ok(response) = http_server(1).layer(script.http()).oneshot(call).await;
     assert_eq!(response.status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn h6_a_calls_own_timeout_holds_whatever_the_answers() {
+    let respond = |_: &Rejection| Response::builder().status(418).body(Full::<Bytes>::default()).unwrap();
+    let late = || {
+        let mut call = get();
+        call.extensions_mut().insert(CallOptions::timeout(secs(2)));
+        call
+    };
+    let started = Instant::now();
+    let never: Script<u16, Infallible> = Script::typed().never();
+    let Ok(response) = http_server(1).respond_with(respond).layer(never.http()).oneshot(late()).await;
+    assert_eq!((response.status().as_u16(), started.elapsed()), (418, secs(2)));
+    let Ok(response) = http_client(1).respond_with(respond).layer(never.http()).oneshot(late()).await;
+    assert_eq!((response.status().as_u16(), started.elapsed()), (418, secs(4)));
+    let never: Script<u16, BoxError> = Script::typed().never();
+    let answer = HttpAnswer::new().too_many_requests();
+    let response = http_client(1).answer(answer).layer(never.http()).oneshot(late()).await.unwrap();
+    assert_eq!((response.status().as_u16(), started.elapsed()), (504, secs(6)));
+    let never: Script<u16, Typed> = Script::typed().never();
+    let error = http_client(1).typed().layer(never.http()).oneshot(late()).await.unwrap_err();
+    assert!(matches!(error, Typed(Rejection::Deadline { .. })));
+    assert_eq!(started.elapsed(), secs(8));
+}
+
+#[derive(Clone, Debug)]
+struct Typed(Rejection);
+
+impl From<Rejection> for Typed {
+    fn from(rejection: Rejection) -> Self {
+        Self(rejection)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn h6_a_deadline_read_from_a_header_only_shortens_and_a_calls_own_timeout_replaces_it() {
+    fn header(request: &Request<Full<Bytes>>) -> Option<Instant> {
+        let ms = request.headers().get("x-ms-left")?.to_str().ok()?.parse().ok()?;
+        Instant::now().checked_add(Duration::from_millis(ms))
+    }
+    let respond = |r: &Rejection| Response::new(Full::new(Bytes::from(r.as_str())));
+    let never: Script<u16, Infallible> = Script::typed().never();
+    for (header_ms, own, expected) in
+        [("2000", None, 2), ("60000", None, 30), ("2000", Some(300), 300), ("2000", Some(1), 1)]
+    {
+        // Either order of the setters.
+        let queues = (
+            http_server(1).deadline_from(header),
+            http_server(1).deadline_from(header).respond_with(respond),
+        );
+        let mut call = Request::get("/").header("x-ms-left", header_ms).body(Full::default()).unwrap();
+        if let Some(own) = own {
+            call.extensions_mut().insert(CallOptions::timeout(secs(own)));
+        }
+        let started = Instant::now();
+        let Ok(response) = queues.0.layer(never.http()).oneshot(call.clone()).await;
+        assert_eq!(
+            (response.status().as_u16(), started.elapsed()),
+            (504, secs(expected)),
+            "{header_ms} {own:?}"
+        );
+        let started = Instant::now();
+        let Ok(response) = queues.1.layer(never.http()).oneshot(call).await;
+        assert_eq!(started.elapsed(), secs(expected), "{header_ms} {own:?}");
+        assert_eq!(text(response).await, "deadline");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -87,6 +87,9 @@ pub(super) type ClassKey = u16;
 /// The class of calls that came through none. They need not take the lock.
 pub(super) const NO_CLASS: ClassKey = 0;
 
+/// Between the orders of two arrivals in a row lies room for those who join the end of the line meanwhile.
+const ORDERS_AN_ARRIVAL: u64 = 1 << 16;
+
 /// What is counted for each class.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Class {
@@ -178,6 +181,8 @@ struct State {
     deferred: usize,
     reserved: usize,
     stalled: usize,
+    /// The order of the last call that came back to the end of the line.
+    last_back: u64,
     /// Who stands at the head and has been told to watch the time.
     watcher: Option<Key>,
     classes: Vec<Class>,
@@ -286,6 +291,7 @@ impl Slots {
                 deferred: 0,
                 reserved: 0,
                 stalled: 0,
+                last_back: 0,
                 watcher: None,
                 classes: vec![Class::new()],
                 reasons: Slab::new(),
@@ -386,7 +392,7 @@ impl Slots {
                 return Entered::Started { arrival, paced: state.gate.is_paced() };
             }
             let key = state.queue(arrival, waker.take(), ticket, now);
-            state.line.join(key, arrival);
+            state.line.join(key, arrival * ORDERS_AN_ARRIVAL);
             let timeout = state.timeout(key, longest, now).unwrap_or(now);
             Entered::Queued { key, arrival, look_at: timeout.min(state.watch(key, now)) }
         })
@@ -580,7 +586,7 @@ impl Slots {
                 state.deferred += 1;
             } else {
                 // Behind all that wait now, so that no failing call can spin on a slot.
-                state.line.join(key, self.arrivals.load(Ordering::Acquire));
+                self.join_back(state, key);
             }
             Some(key)
         })
@@ -599,7 +605,7 @@ impl Slots {
             state.deferred -= 1;
             match state.requeue {
                 Requeue::Arrival => state.line.rejoin(key),
-                Requeue::Back => state.line.join(key, self.arrivals.load(Ordering::Acquire)),
+                Requeue::Back => self.join_back(state, key),
             }
         });
     }
@@ -932,6 +938,15 @@ impl Slots {
         }
     }
 
+    /// Joins the end of the line: behind all that have arrived, before the next that will.
+    fn join_back(&self, state: &mut State, key: Key) {
+        let next = self.arrivals.load(Ordering::Acquire) * ORDERS_AN_ARRIVAL;
+        let first = next.saturating_sub(ORDERS_AN_ARRIVAL) + 1;
+        // Beyond 65 535 since the last arrival they share a number, and stand as they came.
+        state.last_back = (state.last_back + 1).clamp(first, next.saturating_sub(1).max(first));
+        state.line.join(key, state.last_back);
+    }
+
     /// Gives places to those who knock, in order, while there is room.
     fn let_in(&self, state: &mut State, wakers: &mut Wakers) {
         while let Some(key) = state.door.front() {
@@ -1016,7 +1031,10 @@ impl State {
     fn queue(&mut self, arrival: u64, waker: Option<Waker>, ticket: Ticket, now: Tick) -> Key {
         let since = self.active(now);
         self.class(ticket.class).waiting += 1;
-        self.line.insert(arrival, Call { waker, since, ticket, stage: Stage::Queued, stalled: false })
+        self.line.insert(
+            arrival * ORDERS_AN_ARRIVAL,
+            Call { waker, since, ticket, stage: Stage::Queued, stalled: false },
+        )
     }
 
     /// A member that was withdrawn is queued, and has yet to join the line again.
