@@ -506,6 +506,24 @@ mod tests {
         assert!(unknown.is_none(), "perhaps empty is not empty");
     }
 
+    #[test]
+    fn a_body_that_is_no_longer_what_it_was_is_not_repeated() {
+        struct Spent;
+        impl CopyBody<&'static str> for Spent {
+            fn copy(&self, request: &Request<&'static str>) -> Option<&'static str> {
+                Some(request.body())
+            }
+
+            fn is_intact(&self, request: &Request<&'static str>) -> bool {
+                *request.body() != "body"
+            }
+        }
+        let repeat = HttpRepeat::new().copy_body(Spent);
+        assert!(!repeat.may_repeat(&request(Method::GET), &PERHAPS));
+        assert!(!repeat.may_repeat(&request(Method::GET), &SURELY_NOT));
+        assert!(repeat.may_repeat(&request(Method::GET).map(|_| "other"), &PERHAPS));
+    }
+
     /// Says nothing of its length.
     struct PerhapsEmpty;
 

@@ -276,17 +276,24 @@ impl<P, A> QueueLayer<P, A> {
 
     /// Rejections become the service's own error, by `From<Rejection>`.
     #[must_use]
-    pub fn typed(self) -> QueueLayer<P, Typed> {
-        self.answer(Typed)
+    pub fn typed(self) -> QueueLayer<P, A::With<Typed>>
+    where
+        A: Wrap,
+    {
+        self.map_answer(|mode| mode.with(Typed))
     }
 
     /// Rejections become responses, which `respond` makes of them.
     #[must_use]
-    pub fn respond_with<F>(self, respond: F) -> QueueLayer<P, RespondWith<F>> {
-        self.answer(RespondWith::new(respond))
+    pub fn respond_with<F>(self, respond: F) -> QueueLayer<P, A::With<RespondWith<F>>>
+    where
+        A: Wrap,
+    {
+        self.map_answer(|mode| mode.with(RespondWith::new(respond)))
     }
 
-    /// Answers by any [`Mode`](super::Mode).
+    /// Answers by any [`Mode`](super::Mode), which takes the present one's place whole:
+    /// [`deadline_from`](Self::deadline_from) comes after it.
     #[must_use]
     pub fn answer<A2>(self, mode: A2) -> QueueLayer<P, A2> {
         self.map(|policy| policy, |_| mode)

@@ -7,6 +7,8 @@ mod handle;
 mod layer;
 mod lease;
 mod line;
+#[cfg(all(test, sluice_loom))]
+mod loom_models;
 mod mode;
 mod observers;
 mod options;
