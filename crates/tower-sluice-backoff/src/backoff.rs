@@ -297,3 +297,35 @@ fn or_panic(checked: Result<Backoff, InvalidBackoff>) -> Backoff {
         Err(invalid) => panic!("{invalid}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ends of a range, in milliseconds.
+    fn ends(backoff: Backoff, n: u32, previous: Duration) -> (f64, f64) {
+        let (low, high) = backoff.range(n, previous.as_nanos());
+        (low as f64 / 1e6, high as f64 / 1e6)
+    }
+
+    // R2, R4: to the nanosecond, which no number of draws can show.
+    #[test]
+    fn the_ends_of_each_range_are_exact() {
+        let base = Duration::from_millis(500);
+        assert_eq!(ends(Backoff::connection(), 4, base), (4_000.0, 8_000.0));
+        assert_eq!(ends(Backoff::rpc(), 0, base), (1e-6, 100.0));
+        assert_eq!(ends(Backoff::web(), 0, base), (750.0, 1_250.0));
+        assert_eq!(ends(Backoff::web(), 4, base), (12_000.0, 16_000.0));
+        let decorrelated = Backoff::connection().jitter(Jitter::Decorrelated);
+        assert_eq!(ends(decorrelated, 9, base), (500.0, 1_500.0));
+        assert_eq!(ends(decorrelated, 9, Duration::from_secs(20)), (500.0, 30_000.0));
+    }
+
+    #[test]
+    fn a_nanosecond_is_not_halved_to_nothing() {
+        let nano = Duration::from_nanos(1);
+        for jitter in [Jitter::None, Jitter::Full, Jitter::Equal, Jitter::Proportional(1.0)] {
+            assert_eq!(Backoff::exponential(nano, nano).jitter(jitter).range(0, 1), (1, 1), "{jitter:?}");
+        }
+    }
+}

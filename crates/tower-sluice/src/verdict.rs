@@ -25,6 +25,8 @@ use std::any::Any;
 use std::fmt;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::BoxError;
 use crate::reject::Rejection;
 
@@ -227,14 +229,19 @@ pub fn is_rejection<E: 'static>(error: &E) -> bool {
 pub struct Attempt {
     /// 1 for the first.
     pub number: u32,
-    /// How long the call may still take, if it has a deadline.
-    pub left: Option<Duration>,
+    /// When the call has to be answered at the latest, if it has a deadline.
+    pub deadline: Option<Instant>,
 }
 
 impl Attempt {
-    /// The attempt of this number, with so much time left.
-    pub const fn new(number: u32, left: Option<Duration>) -> Self {
-        Self { number, left }
+    /// The attempt of this number, of a call with this deadline.
+    pub const fn new(number: u32, deadline: Option<Instant>) -> Self {
+        Self { number, deadline }
+    }
+
+    /// How long the call may still take, if it has a deadline. Reads the clock.
+    pub fn left(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 }
 

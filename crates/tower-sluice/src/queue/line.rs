@@ -10,20 +10,18 @@ pub(super) type Key = u32;
 /// In place of a key: none.
 const NONE: Key = Key::MAX;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// A member that does not stand in the line.
-    Out,
-    /// Between these two of those who came in order.
-    Listed { before: Key, behind: Key },
-    /// Among those who came back to an earlier place.
-    Returned,
-}
+/// In place of a neighbour before: stands in no line.
+const OUT: Key = Key::MAX - 1;
+/// In place of a neighbour before: stands among those who came back to an earlier place.
+const RETURNED: Key = Key::MAX - 2;
 
 #[derive(Debug)]
 struct Member<T> {
     order: u64,
-    place: Place,
+    /// A neighbour's key, `NONE` for the head, `OUT` or `RETURNED`.
+    before: Key,
+    /// A neighbour's key, or `NONE`.
+    behind: Key,
     value: T,
 }
 
@@ -53,7 +51,7 @@ impl<T> Line<T> {
     /// A new member, who does not stand in the line yet.
     pub(super) fn insert(&mut self, order: u64, value: T) -> Key {
         // A slab index fits: four thousand million members would need 200 GB.
-        self.members.insert(Member { order, place: Place::Out, value }) as Key
+        self.members.insert(Member { order, before: OUT, behind: NONE, value }) as Key
     }
 
     /// The member goes, from the line too if it stands there.
@@ -86,14 +84,14 @@ impl<T> Line<T> {
     /// Joins at the end, with an order no lower than that of anybody who stands there in order.
     pub(super) fn join(&mut self, key: Key, order: u64) {
         debug_assert!(self.tail == NONE || self.members[self.tail as usize].order <= order);
-        let place = Place::Listed { before: self.tail, behind: NONE };
         let member = &mut self.members[key as usize];
-        debug_assert_eq!(member.place, Place::Out);
+        debug_assert_eq!(member.before, OUT);
         member.order = order;
-        member.place = place;
+        member.before = self.tail;
+        member.behind = NONE;
         match self.tail {
             NONE => self.head = key,
-            tail => self.set_behind(tail, key),
+            tail => self.members[tail as usize].behind = key,
         }
         self.tail = key;
         self.standing += 1;
@@ -102,8 +100,8 @@ impl<T> Line<T> {
     /// Joins at the place of its own order.
     pub(super) fn rejoin(&mut self, key: Key) {
         let member = &mut self.members[key as usize];
-        debug_assert_eq!(member.place, Place::Out);
-        member.place = Place::Returned;
+        debug_assert_eq!(member.before, OUT);
+        member.before = RETURNED;
         self.returned.insert((member.order, key));
         self.standing += 1;
     }
@@ -121,19 +119,20 @@ impl<T> Line<T> {
     /// Leaves the line, if it stands there; stays a member.
     pub(super) fn leave(&mut self, key: Key) {
         let member = &mut self.members[key as usize];
-        match std::mem::replace(&mut member.place, Place::Out) {
-            Place::Out => return,
-            Place::Returned => {
+        let behind = member.behind;
+        match std::mem::replace(&mut member.before, OUT) {
+            OUT => return,
+            RETURNED => {
                 self.returned.remove(&(member.order, key));
             }
-            Place::Listed { before, behind } => {
+            before => {
                 match before {
                     NONE => self.head = behind,
-                    before => self.set_behind(before, behind),
+                    before => self.members[before as usize].behind = behind,
                 }
                 match behind {
                     NONE => self.tail = before,
-                    behind => self.set_before(behind, before),
+                    behind => self.members[behind as usize].before = before,
                 }
             }
         }
@@ -150,18 +149,6 @@ impl<T> Line<T> {
         let mut keys: Vec<_> = self.members.iter().map(|(key, member)| (member.order, key as Key)).collect();
         keys.sort_unstable();
         keys.into_iter().map(|(_, key)| key).collect()
-    }
-
-    fn set_behind(&mut self, key: Key, to: Key) {
-        if let Place::Listed { behind, .. } = &mut self.members[key as usize].place {
-            *behind = to;
-        }
-    }
-
-    fn set_before(&mut self, key: Key, to: Key) {
-        if let Place::Listed { before, .. } = &mut self.members[key as usize].place {
-            *before = to;
-        }
     }
 }
 

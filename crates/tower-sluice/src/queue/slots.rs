@@ -12,10 +12,12 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use slab::Slab;
+
 use super::gate::{Gate, Opens};
 use super::line::{Key, Line};
 use super::observers::{Figures, Observers, Until};
-use super::sync::{AtomicU64, Mutex, Ordering, lock, yield_now};
+use super::sync::{AtomicU64, Condvar, Mutex, Ordering, lock, wait};
 use super::time::{Clock, Tick};
 use super::wakers::Wakers;
 use super::word::{UNLIMITED, Word};
@@ -32,28 +34,43 @@ pub enum Requeue {
 }
 
 /// What a waiting call is doing.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// In the line. The waker is gone once it was woken to watch the time.
-    Queued(Option<Waker>),
+    /// In the line. The waker is gone once it was woken to look for itself.
+    Queued,
     /// Has a slot and was woken; its attempt has not started.
     Granted,
     /// Has a slot; its inner service is not ready.
-    Readying(Option<Waker>),
-    /// Out of slot, until its delay is over. The waker is gone once it was woken to look at a hold.
-    Deferred(Option<Waker>),
+    Readying,
+    /// Out of slot, until its delay is over.
+    Deferred,
     /// Will never start: cleared for a reason, or closed.
-    Settled(Option<Arc<str>>),
+    Settled,
 }
 
+impl Stage {
+    fn holds_slot(self) -> bool {
+        matches!(self, Self::Granted | Self::Readying)
+    }
+}
+
+/// Small, since each call that waits has one: 32 bytes, and 16 for its place in the line.
 #[derive(Debug)]
 struct Call {
-    stage: Stage,
-    /// When it joined the line, on the clock that stands still while paused.
+    waker: Option<Waker>,
+    /// When it joined the line, on the clock that stands still while paused. Once settled: the key of the reason.
     since: Tick,
+    ticket: Ticket,
+    stage: Stage,
     /// Its queue timeout stands still while the queue is paused: to be woken on resume.
     stalled: bool,
-    ticket: Ticket,
+}
+
+/// Why calls were settled, kept until the last of them has been told.
+#[derive(Debug)]
+struct Reason {
+    reason: Option<Arc<str>>,
+    calls: usize,
 }
 
 /// What stays the same of a call.
@@ -67,11 +84,43 @@ pub(super) struct Ticket {
 /// Which class a call counts for.
 pub(super) type ClassKey = u16;
 
-/// What is counted for each class. The first stands for calls that came through no class.
-#[derive(Clone, Copy, Debug, Default)]
-struct Class {
-    waiting: usize,
-    max_waiting: usize,
+/// The class of calls that came through none. They need not take the lock.
+pub(super) const NO_CLASS: ClassKey = 0;
+
+/// Between the orders of two arrivals in a row lies room for those who join the end of the line meanwhile.
+const ORDERS_AN_ARRIVAL: u64 = 1 << 16;
+
+/// What is counted for each class.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Class {
+    pub(super) max_waiting: usize,
+    pub(super) waiting: usize,
+    pub(super) admitted: u64,
+    pub(super) succeeded: u64,
+    pub(super) failed: u64,
+    /// Cancelled, cleared, or ended by a deadline or a timeout.
+    pub(super) given_up: u64,
+    pub(super) turned_away: u64,
+    pub(super) shed: u64,
+}
+
+impl Class {
+    const fn new() -> Self {
+        Self {
+            max_waiting: usize::MAX,
+            waiting: 0,
+            admitted: 0,
+            succeeded: 0,
+            failed: 0,
+            given_up: 0,
+            turned_away: 0,
+            shed: 0,
+        }
+    }
+
+    pub(super) fn running(&self) -> u64 {
+        self.admitted.saturating_sub(self.succeeded + self.failed + self.given_up + self.waiting as u64)
+    }
 }
 
 /// A service handle that waits for room.
@@ -101,21 +150,14 @@ pub(super) struct Counts {
     pub(super) queue_timeout: u64,
     pub(super) full: u64,
     pub(super) closed: u64,
+    pub(super) shed: u64,
+    pub(super) too_late: u64,
     pub(super) retries: u64,
     /// Attempts that ended otherwise than in their call's success.
     ended: u64,
 }
 
 impl Counts {
-    fn count(&mut self, end: End) {
-        match end {
-            End::Failed => self.failed += 1,
-            End::Cancelled => self.cancelled += 1,
-            End::Deadline => self.deadline += 1,
-            End::QueueTimeout => self.queue_timeout += 1,
-        }
-    }
-
     /// Admitted calls that ended without success.
     fn unsuccessful(&self) -> u64 {
         self.failed + self.cancelled + self.cleared + self.deadline + self.queue_timeout
@@ -139,9 +181,12 @@ struct State {
     deferred: usize,
     reserved: usize,
     stalled: usize,
+    /// The order of the last call that came back to the end of the line.
+    last_back: u64,
     /// Who stands at the head and has been told to watch the time.
     watcher: Option<Key>,
     classes: Vec<Class>,
+    reasons: Slab<Reason>,
     counts: Counts,
     /// The largest counters ever shown: they never seem to fall.
     shown: Shown,
@@ -180,8 +225,8 @@ pub(super) enum Entered {
 pub(super) enum Polled {
     /// It has a slot, and counts as starting. `paced`: [`Slots::record_start`] comes next.
     Started { paced: bool },
-    /// It waits; look again then, even if nobody wakes it.
-    Waits { look_at: Tick },
+    /// It waits; look again at `look_at`, even if nobody wakes it. No attempt starts before `held_until`.
+    Waits { look_at: Tick, held_until: Option<Tick> },
     /// As `Waits`, but its waker has to be replaced: look again with a clone.
     NeedsWaker,
     /// It stood in the line for longer than it may, and is out of it.
@@ -220,6 +265,8 @@ pub(super) struct Slots {
     /// How many calls were admitted; a call's number is the count before it.
     arrivals: AtomicU64,
     state: Mutex<State>,
+    /// Notified when the last start is over, and on resume: what pausers wait for.
+    starts_over: Condvar,
     pub(super) clock: Clock,
 }
 
@@ -244,11 +291,14 @@ impl Slots {
                 deferred: 0,
                 reserved: 0,
                 stalled: 0,
+                last_back: 0,
                 watcher: None,
-                classes: vec![Class { waiting: 0, max_waiting: usize::MAX }],
+                classes: vec![Class::new()],
+                reasons: Slab::new(),
                 counts: Counts::default(),
                 shown: Shown::default(),
             }),
+            starts_over: Condvar::new(),
             clock: Clock::new(),
         }
     }
@@ -271,25 +321,27 @@ impl Slots {
         self.section(|state, _| state.gate.set_hold(longest));
     }
 
-    /// A new class, whose calls may wait while fewer than `max_waiting` of them do.
-    pub(super) fn add_class(&self, max_waiting: usize) -> ClassKey {
+    /// A new class; `None` where there are as many as can be.
+    pub(super) fn add_class(&self) -> Option<ClassKey> {
         self.section(|state, _| {
-            state.classes.push(Class { waiting: 0, max_waiting });
-            (state.classes.len() - 1).min(usize::from(ClassKey::MAX)) as ClassKey
+            let key = ClassKey::try_from(state.classes.len()).ok()?;
+            state.classes.push(Class::new());
+            Some(key)
         })
     }
 
+    /// Calls of this class may wait while fewer than `max_waiting` of them do.
     pub(super) fn set_class_max_waiting(&self, class: ClassKey, max_waiting: usize) {
-        self.section(|state, _| state.classes[usize::from(class)].max_waiting = max_waiting);
+        self.section(|state, _| state.class(class).max_waiting = max_waiting);
     }
 
-    pub(super) fn class_waiting(&self, class: ClassKey) -> usize {
-        lock(&self.state).classes[usize::from(class)].waiting
+    pub(super) fn class(&self, class: ClassKey) -> Class {
+        *lock(&self.state).class(class)
     }
 
     // ---- The life of a call ------------------------------------------------------------------------------------
 
-    /// New -> starting: a slot is free and nobody waits or watches.
+    /// New -> starting: a slot is free and nobody waits or watches. For calls of no class.
     #[inline]
     pub(super) fn try_start(&self) -> Option<u64> {
         // The slot first: a snapshot that sees the arrival then sees the slot, too.
@@ -313,14 +365,17 @@ impl Slots {
             state.reserved -= usize::from(reserved);
             if state.closed {
                 state.counts.closed += 1;
+                state.class(ticket.class).turned_away += 1;
                 return Entered::Closed;
             }
             let starts = state.line.is_empty()
                 && state.paused_at.is_none()
                 && self.word.read().has_free_slot()
                 && state.gate.opens(now) == Opens::Now;
-            let class = state.classes[usize::from(ticket.class)];
-            if !(reserved || self.has_room(state)) || !(starts || class.waiting < class.max_waiting) {
+            let room = reserved || self.has_room(state);
+            let class = state.class(ticket.class);
+            if !room || !(starts || class.waiting < class.max_waiting) {
+                class.turned_away += 1;
                 state.counts.full += 1;
                 return Entered::Full {
                     limit: state.limit,
@@ -328,6 +383,7 @@ impl Slots {
                     held_until: state.gate.held_until(now),
                 };
             }
+            class.admitted += 1;
             let arrival = self.arrivals.fetch_add(1, Ordering::AcqRel);
             if starts {
                 self.word.take();
@@ -336,10 +392,26 @@ impl Slots {
                 return Entered::Started { arrival, paced: state.gate.is_paced() };
             }
             let key = state.queue(arrival, waker.take(), ticket, now);
-            state.line.join(key, arrival);
+            state.line.join(key, arrival * ORDERS_AN_ARRIVAL);
             let timeout = state.timeout(key, longest, now).unwrap_or(now);
             Entered::Queued { key, arrival, look_at: timeout.min(state.watch(key, now)) }
         })
+    }
+
+    /// A call that was not served at the present level.
+    pub(super) fn shed(&self, class: ClassKey) {
+        self.section(|state, _| {
+            state.counts.shed += 1;
+            state.class(class).shed += 1;
+        });
+    }
+
+    /// A call that came too late to be admitted: its deadline had passed, or it could not outlast a hold.
+    pub(super) fn too_late(&self, class: ClassKey) {
+        self.section(|state, _| {
+            state.counts.too_late += 1;
+            state.class(class).turned_away += 1;
+        });
     }
 
     /// Looks at a waiting call: its task was woken, or the time came that it was told.
@@ -359,27 +431,29 @@ impl Slots {
             let timed = longest.is_some() || state.gate.is_timed();
             let now = if timed { self.clock.now() } else { Tick(0) };
             // It is awake already: what this very look grants need not wake it.
-            let own = state.line.get_mut(key).stage.waker().and_then(Option::take);
+            let own = state.line.get_mut(key).waker.take();
             self.grant(state, wakers);
-            match &state.line.get(key).stage {
-                // Granted, Readying -> starting
-                Stage::Granted | Stage::Readying(_) => {
-                    _old = own.or(state.take_out(key));
+            match state.line.get(key).stage {
+                // Granted, readying -> starting
+                Stage::Granted | Stage::Readying => {
+                    _old = own;
+                    state.take_out(key);
                     self.word.starts();
                     return Polled::Started { paced: state.gate.is_paced() };
                 }
-                Stage::Settled(reason) => {
-                    let reason = reason.clone();
-                    _old = own.or(state.take_out(key));
-                    return Polled::Settled(reason);
+                Stage::Settled => {
+                    _old = own;
+                    return Polled::Settled(state.tell(key));
                 }
-                Stage::Queued(_) | Stage::Deferred(_) => {}
+                Stage::Queued | Stage::Deferred => {}
             }
             let timeout = match state.timeout(key, longest, now) {
                 Ok(timeout) => timeout,
                 Err(waited) => {
-                    _old = own.or(state.take_out(key));
-                    state.counts.count(End::QueueTimeout);
+                    _old = own;
+                    let class = state.line.get(key).ticket.class;
+                    state.count(class, End::QueueTimeout);
+                    state.take_out(key);
                     return Polled::TimedOut { waited };
                 }
             };
@@ -391,14 +465,12 @@ impl Slots {
                 }
             };
             let kept = keep.is_some();
-            if let Some(place) = state.line.get_mut(key).stage.waker() {
-                *place = keep;
+            state.line.get_mut(key).waker = keep;
+            if !kept {
+                return Polled::NeedsWaker;
             }
-            if kept {
-                Polled::Waits { look_at: timeout.min(state.watch(key, now)) }
-            } else {
-                Polled::NeedsWaker
-            }
+            let look_at = timeout.min(state.watch(key, now));
+            Polled::Waits { look_at, held_until: state.gate.held_until(now) }
         })
     }
 
@@ -410,7 +482,16 @@ impl Slots {
     /// Starting -> running: the inner service's `call` has returned, or panicked.
     #[inline]
     pub(super) fn started(&self) {
-        self.word.started();
+        if self.word.started() {
+            self.tell_pausers();
+        }
+    }
+
+    #[cold]
+    fn tell_pausers(&self) {
+        // With the lock: a pauser has then seen this start's end, or waits already.
+        drop(lock(&self.state));
+        self.starts_over.notify_all();
     }
 
     /// A start that came to nothing before [`record_start`](Self::record_start): the pace is not used up.
@@ -418,19 +499,35 @@ impl Slots {
         self.section(|state, _| state.gate.returned());
     }
 
+    /// Starting -> done: the slot came too late for the call.
+    pub(super) fn give_up_start(&self, paced: bool, class: ClassKey) {
+        self.section(|state, _| {
+            if self.word.started() {
+                self.starts_over.notify_all();
+            }
+            self.word.release();
+            if paced {
+                state.gate.returned();
+            }
+            state.count(class, End::Deadline);
+        });
+    }
+
     /// Starting -> readying: the inner service is not ready. On a paused queue, starting -> queued.
     pub(super) fn unready(&self, arrival: u64, waker: Waker, ticket: Ticket, now: Tick) -> Key {
         let mut waker = Some(waker);
         self.section(|state, _| {
-            self.word.started();
+            if self.word.started() {
+                self.starts_over.notify_all();
+            }
             let key = state.queue(arrival, waker.take(), ticket, now);
             if state.paused_at.is_some() {
                 self.word.release();
                 state.gate.returned();
                 state.line.rejoin(key);
             } else {
-                let waker = state.withdraw(key);
-                state.line.get_mut(key).stage = Stage::Readying(waker);
+                state.class(ticket.class).waiting -= 1;
+                state.line.get_mut(key).stage = Stage::Readying;
                 state.readying += 1;
             }
             key
@@ -439,15 +536,16 @@ impl Slots {
 
     /// Running -> done, with a success.
     #[inline]
-    pub(super) fn succeed(&self) {
-        if self.word.release() {
-            self.succeeded_slowly();
+    pub(super) fn succeed(&self, class: ClassKey) {
+        if self.word.release() || class != NO_CLASS {
+            self.succeeded_slowly(class);
         }
     }
 
     #[cold]
-    fn succeeded_slowly(&self) {
+    fn succeeded_slowly(&self, class: ClassKey) {
         self.section(|state, _| {
+            state.class(class).succeeded += 1;
             if state.gate.guards() {
                 state.gate.succeeded(state.limit, self.clock.now());
             }
@@ -455,10 +553,10 @@ impl Slots {
     }
 
     /// Running -> done, without success. `attempted`: an attempt had begun.
-    pub(super) fn end(&self, end: End, attempted: bool) {
+    pub(super) fn end(&self, class: ClassKey, end: End, attempted: bool) {
         self.section(|state, _| {
             self.word.release();
-            state.counts.count(end);
+            state.count(class, end);
             state.counts.ended += u64::from(attempted);
         });
     }
@@ -484,13 +582,11 @@ impl Slots {
             state.counts.ended += 1;
             let key = state.queue(arrival, waker.take(), ticket, now);
             if delayed {
-                let call = state.line.get_mut(key);
-                let waker = call.stage.waker().and_then(Option::take);
-                call.stage = Stage::Deferred(waker);
+                state.line.get_mut(key).stage = Stage::Deferred;
                 state.deferred += 1;
             } else {
                 // Behind all that wait now, so that no failing call can spin on a slot.
-                state.line.join(key, self.arrivals.load(Ordering::Acquire));
+                self.join_back(state, key);
             }
             Some(key)
         })
@@ -501,13 +597,15 @@ impl Slots {
         self.section(|state, _| {
             let since = state.active(now);
             let call = state.line.get_mut(key);
-            let Stage::Deferred(waker) = &mut call.stage else { return };
-            call.stage = Stage::Queued(waker.take());
+            if call.stage != Stage::Deferred {
+                return;
+            }
+            call.stage = Stage::Queued;
             call.since = since;
             state.deferred -= 1;
             match state.requeue {
                 Requeue::Arrival => state.line.rejoin(key),
-                Requeue::Back => state.line.join(key, self.arrivals.load(Ordering::Acquire)),
+                Requeue::Back => self.join_back(state, key),
             }
         });
     }
@@ -515,13 +613,16 @@ impl Slots {
     /// Queued, granted, readying, deferred, settled -> done: the call gives back what it holds.
     pub(super) fn leave(&self, key: Key, end: End) {
         let _waker = self.section(|state, _| {
-            if state.line.get(key).stage.holds_slot() {
+            let Call { stage, ticket, .. } = *state.line.get(key);
+            if stage == Stage::Settled {
+                state.tell(key);
+                return None;
+            }
+            if stage.holds_slot() {
                 self.word.release();
                 state.gate.returned();
             }
-            if !matches!(state.line.get(key).stage, Stage::Settled(_)) {
-                state.counts.count(end);
-            }
+            state.count(ticket.class, end);
             state.take_out(key)
         });
     }
@@ -536,7 +637,7 @@ impl Slots {
             for key in state.line.by_order() {
                 let call = state.line.get_mut(key);
                 if call.ticket.bounded && !call.stage.holds_slot() {
-                    wakers.push(call.stage.waker().and_then(Option::take));
+                    wakers.push(call.waker.take());
                 }
             }
         });
@@ -578,14 +679,10 @@ impl Slots {
         if inside {
             return;
         }
-        let mut looks = 0_u32;
-        while self.word.read().starting() > 0 {
-            looks += 1;
-            // Resumed by somebody else meanwhile: new starts may go on for ever.
-            if looks.is_multiple_of(16) && !self.is_paused() {
-                return;
-            }
-            yield_now();
+        let mut state = lock(&self.state);
+        // If somebody resumes meanwhile, new starts may go on for ever.
+        while self.word.read().starting() > 0 && state.paused_at.is_some() {
+            state = wait(&self.starts_over, state);
         }
     }
 
@@ -598,11 +695,12 @@ impl Slots {
                 for key in state.line.by_order() {
                     let call = state.line.get_mut(key);
                     if std::mem::take(&mut call.stalled) {
-                        wakers.push(call.stage.waker().and_then(Option::take));
+                        wakers.push(call.waker.take());
                     }
                 }
             }
             state.watcher = None;
+            self.starts_over.notify_all();
         });
     }
 
@@ -615,10 +713,11 @@ impl Slots {
     /// `reason` is the operator's; with none, the calls are told that the queue is closed.
     pub(super) fn clear(&self, reason: Option<&Arc<str>>) -> usize {
         self.section(|state, wakers| {
+            let told = state.reasons.insert(Reason { reason: reason.cloned(), calls: 0 });
             let mut cleared = 0;
             for key in state.line.by_order() {
-                let stage = &state.line.get(key).stage;
-                if matches!(stage, Stage::Settled(_)) {
+                let stage = state.line.get(key).stage;
+                if stage == Stage::Settled {
                     continue;
                 }
                 if stage.holds_slot() {
@@ -626,8 +725,15 @@ impl Slots {
                     state.gate.returned();
                 }
                 wakers.push(state.withdraw(key));
-                state.line.get_mut(key).stage = Stage::Settled(reason.cloned());
+                let call = state.line.get_mut(key);
+                call.since = Tick(told as u64);
+                let class = call.ticket.class;
+                state.class(class).given_up += 1;
                 cleared += 1;
+            }
+            match cleared {
+                0 => drop(state.reasons.remove(told)),
+                cleared => state.reasons[told].calls = cleared,
             }
             state.counts.cleared += cleared as u64;
             cleared
@@ -770,7 +876,7 @@ impl Slots {
             oldest_waiting: state
                 .line
                 .members()
-                .filter(|(_, call)| matches!(call.stage, Stage::Queued(_)))
+                .filter(|(_, call)| call.stage == Stage::Queued)
                 .map(|(_, call)| active.since(call.since))
                 .max(),
         }
@@ -818,7 +924,7 @@ impl Slots {
                         // The head keeps the timer; a new head is woken to take over.
                         if state.watcher != Some(key) {
                             state.watcher = Some(key);
-                            wakers.push(state.line.get_mut(key).stage.waker().and_then(Option::take));
+                            wakers.push(state.line.get_mut(key).waker.take());
                         }
                         return;
                     }
@@ -830,6 +936,15 @@ impl Slots {
             state.line.get_mut(key).stage = Stage::Granted;
             state.granted += 1;
         }
+    }
+
+    /// Joins the end of the line: behind all that have arrived, before the next that will.
+    fn join_back(&self, state: &mut State, key: Key) {
+        let next = self.arrivals.load(Ordering::Acquire) * ORDERS_AN_ARRIVAL;
+        let first = next.saturating_sub(ORDERS_AN_ARRIVAL) + 1;
+        // Beyond 65 535 since the last arrival they share a number, and stand as they came.
+        state.last_back = (state.last_back + 1).clamp(first, next.saturating_sub(1).max(first));
+        state.line.join(key, state.last_back);
     }
 
     /// Gives places to those who knock, in order, while there is room.
@@ -861,7 +976,8 @@ impl Slots {
         let arrived = self.arrivals.load(Ordering::Acquire);
         let reading = self.word.read();
         let (running, waiting) = (reading.running() as u64, state.waiting() as u64);
-        let unsuccessful = state.counts.unsuccessful();
+        let counts = state.counts;
+        let unsuccessful = counts.unsuccessful();
         // Calls between taking a slot and being counted as arrived would make this fall short for a moment.
         let shown = &mut state.shown;
         let succeeded = arrived.saturating_sub(running + waiting + unsuccessful).max(shown.succeeded);
@@ -873,7 +989,7 @@ impl Slots {
             running: reading.running(),
             queued: state.line.len(),
             deferred: state.deferred,
-            turned_away: state.counts.full + state.counts.closed,
+            turned_away: counts.full + counts.closed + counts.shed + counts.too_late,
             limit: reading.limit(),
             paused: state.paused_at.is_some(),
             closed: state.closed,
@@ -881,20 +997,27 @@ impl Slots {
     }
 }
 
-impl Stage {
-    fn holds_slot(&self) -> bool {
-        matches!(self, Self::Granted | Self::Readying(_))
+impl State {
+    fn class(&mut self, class: ClassKey) -> &mut Class {
+        &mut self.classes[usize::from(class)]
     }
 
-    fn waker(&mut self) -> Option<&mut Option<Waker>> {
-        match self {
-            Self::Queued(waker) | Self::Readying(waker) | Self::Deferred(waker) => Some(waker),
-            Self::Granted | Self::Settled(_) => None,
+    /// An admitted call ends without success.
+    fn count(&mut self, class: ClassKey, end: End) {
+        let class = &mut self.classes[usize::from(class)];
+        match end {
+            End::Failed => class.failed += 1,
+            End::Cancelled | End::Deadline | End::QueueTimeout => class.given_up += 1,
+        }
+        let counts = &mut self.counts;
+        match end {
+            End::Failed => counts.failed += 1,
+            End::Cancelled => counts.cancelled += 1,
+            End::Deadline => counts.deadline += 1,
+            End::QueueTimeout => counts.queue_timeout += 1,
         }
     }
-}
 
-impl State {
     fn waiting(&self) -> usize {
         self.line.len() + self.deferred
     }
@@ -907,50 +1030,50 @@ impl State {
     /// A new member that is queued, and has yet to join the line.
     fn queue(&mut self, arrival: u64, waker: Option<Waker>, ticket: Ticket, now: Tick) -> Key {
         let since = self.active(now);
-        self.classes[usize::from(ticket.class)].waiting += 1;
-        self.line.insert(arrival, Call { stage: Stage::Queued(waker), since, stalled: false, ticket })
+        self.class(ticket.class).waiting += 1;
+        self.line.insert(
+            arrival * ORDERS_AN_ARRIVAL,
+            Call { waker, since, ticket, stage: Stage::Queued, stalled: false },
+        )
     }
 
     /// A member that was withdrawn is queued, and has yet to join the line again.
     fn stand(&mut self, key: Key) {
         let call = self.line.get_mut(key);
-        call.stage = Stage::Queued(None);
-        self.classes[usize::from(call.ticket.class)].waiting += 1;
+        call.stage = Stage::Queued;
+        let class = call.ticket.class;
+        self.class(class).waiting += 1;
     }
 
-    /// Takes a call out of the line and out of all counts, and returns its waker. It stays a member, for its next stage
-    /// to be set. Nothing where it is settled.
+    /// Takes a call that is not settled out of the line and out of all counts, and returns its waker. It stays a
+    /// member, settled, for another stage to be set.
     fn withdraw(&mut self, key: Key) -> Option<Waker> {
         let call = self.line.get_mut(key);
         self.stalled -= usize::from(std::mem::take(&mut call.stalled));
-        let waiting = &mut self.classes[usize::from(call.ticket.class)].waiting;
-        match std::mem::replace(&mut call.stage, Stage::Settled(None)) {
-            Stage::Queued(waker) => {
-                *waiting -= 1;
-                self.line.leave(key);
-                if self.watcher == Some(key) {
-                    self.watcher = None;
-                }
-                waker
-            }
-            Stage::Deferred(waker) => {
-                *waiting -= 1;
-                self.deferred -= 1;
-                waker
-            }
-            Stage::Granted => {
-                self.granted -= 1;
-                None
-            }
-            Stage::Readying(waker) => {
-                self.readying -= 1;
-                waker
-            }
-            settled @ Stage::Settled(_) => {
-                call.stage = settled;
-                None
-            }
+        let stage = std::mem::replace(&mut call.stage, Stage::Settled);
+        let waker = call.waker.take();
+        match stage {
+            Stage::Queued | Stage::Deferred => self.classes[usize::from(call.ticket.class)].waiting -= 1,
+            Stage::Granted => self.granted -= 1,
+            Stage::Readying => self.readying -= 1,
+            Stage::Settled => {}
         }
+        if stage == Stage::Deferred {
+            self.deferred -= 1;
+        }
+        self.line.leave(key);
+        if self.watcher == Some(key) {
+            self.watcher = None;
+        }
+        waker
+    }
+
+    /// A settled call is told why, and is no longer a member.
+    fn tell(&mut self, key: Key) -> Option<Arc<str>> {
+        let told = self.line.remove(key).since.0 as usize;
+        let reason = &mut self.reasons[told];
+        reason.calls -= 1;
+        if reason.calls == 0 { self.reasons.remove(told).reason } else { reason.reason.clone() }
     }
 
     /// Withdraws a call that is no longer a member. The waker is to be dropped after the lock.
@@ -964,7 +1087,7 @@ impl State {
     fn timeout(&mut self, key: Key, longest: Option<Duration>, now: Tick) -> Result<Tick, Duration> {
         let active = self.active(now);
         let call = self.line.get_mut(key);
-        let (Some(longest), Stage::Queued(_)) = (longest, &call.stage) else { return Ok(Tick::NEVER) };
+        let (Some(longest), Stage::Queued) = (longest, call.stage) else { return Ok(Tick::NEVER) };
         let waited = active.since(call.since);
         if waited >= longest {
             return Err(waited);

@@ -181,6 +181,22 @@ fn within_one_and_most(field: &'static str, tokens: u32) -> Result<u32, ConfigEr
 }
 
 /// The tokens that retries are paid from, shared by all calls of a layer, and by all clones of this value.
+///
+/// What they cost, and what gives them back, are its [`BudgetTerms`]; [the module](super) has what they come to.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sluice::backoff::Backoff;
+/// use tower_sluice::retry::{BudgetTerms, RetryBudget, RetryPolicy};
+///
+/// let budget = RetryBudget::on_terms(BudgetTerms::new().capacity(100));
+/// let policy = RetryPolicy::new(3, Backoff::rpc()).budget(budget.clone());
+/// assert_eq!(budget.available(), Some(100));
+///
+/// // An operator opens it, while calls are under way.
+/// budget.set_terms(BudgetTerms::new().token_every(Duration::from_millis(100)))?;
+/// # Ok::<_, tower_sluice::error::ConfigError>(())
+/// ```
 #[derive(Clone)]
 pub struct RetryBudget {
     tokens: Option<Arc<Tokens>>,
@@ -229,7 +245,8 @@ impl RetryBudget {
         self.tokens.as_ref().map(|tokens| tokens.available(Instant::now()))
     }
 
-    /// Other terms from now on, for all clones.
+    /// Other terms from now on, for all clones. Tokens beyond a smaller capacity are gone; a larger one fills by and
+    /// by.
     ///
     /// # Errors
     ///
@@ -278,7 +295,7 @@ impl fmt::Debug for RetryBudget {
 /// What a retry has paid, from its decision until its attempt starts.
 ///
 /// Dropped before it was [spent](Self::spend), it gives the tokens back.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[must_use = "a payment that is dropped is given back"]
 pub struct Payment {
     from: Option<Arc<Tokens>>,

@@ -26,6 +26,23 @@ use crate::verdict::{AnyError, CloneRequest, Failure, FailureKind, Once};
 /// | [`max_retry_after`](Self::max_retry_after) | 60 s |
 /// | [`clamp_retry_after`](Self::clamp_retry_after) | off: a longer wish ends the call |
 /// | [`seed`](Self::seed) | from the process's entropy |
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sluice::backoff::Backoff;
+/// use tower_sluice::retry::{RetryBudget, RetryPolicy};
+/// use tower_sluice::verdict::{FailureKind, Verdict};
+///
+/// let policy = RetryPolicy::new(4, Backoff::rpc())
+///     .max_attempts_for(FailureKind::Timeout, 2)
+///     .max_retry_after(Duration::from_secs(10))
+///     .budget(RetryBudget::new())
+///     .classify(|result: &Result<u16, std::io::Error>| match result {
+///         Ok(503) => Verdict::unavailable(),
+///         Ok(_) => Verdict::Success,
+///         Err(_) => Verdict::transient(),
+///     });
+/// ```
 pub struct RetryPolicy<C = AnyError, R = CloneRequest> {
     pub(super) rules: Arc<Rules>,
     pub(super) classifier: C,
@@ -232,6 +249,11 @@ impl<C, R> RetryPolicy<C, R> {
         progress.attempts() < self.rules.max_attempts
     }
 
+    /// Whether every call has one attempt, so that there is nothing to tell about attempts not made.
+    pub(crate) fn is_single(&self) -> bool {
+        self.rules.max_attempts == 1
+    }
+
     /// What follows the attempt that was begun last and ended in `failure`.
     ///
     /// `may_repeat` is the repeater's word: there is a copy of the request, and it may be sent again after this
@@ -240,6 +262,27 @@ impl<C, R> RetryPolicy<C, R> {
     /// attempt: what is checked is what is returned.
     ///
     /// To be called once for each failed attempt.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tokio::time::Instant;
+    /// use tower_sluice::backoff::Backoff;
+    /// use tower_sluice::retry::{Draw, GaveUp, Progress, RetryPolicy};
+    /// use tower_sluice::verdict::{Failure, FailureKind};
+    ///
+    /// let policy = RetryPolicy::new(2, Backoff::rpc());
+    /// let failure = Failure { kind: FailureKind::Transient, retry_after: None, processed: true };
+    /// let (mut progress, draw) = (Progress::default(), Draw { seed: 7, call: 0 });
+    ///
+    /// progress.begin();
+    /// let retry = policy.decide(&failure, true, &mut progress, draw, None, Instant::now()).unwrap();
+    /// assert!(retry.delay <= Duration::from_millis(100));
+    ///
+    /// progress.begin();
+    /// retry.payment.spend(&mut progress);
+    /// let end = policy.decide(&failure, true, &mut progress, draw, None, Instant::now()).unwrap_err();
+    /// assert_eq!(end, GaveUp::Attempts);
+    /// ```
     ///
     /// # Errors
     ///

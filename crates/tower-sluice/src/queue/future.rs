@@ -1,0 +1,766 @@
+//! A call on its way through the queue.
+//!
+//! ```text
+//!  call ──▶ queued ──slot──▶ running ──answer──▶ done
+//!              ▲                │ retryable failure: the slot is freed here
+//!              └──── due ─── deferred
+//! ```
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use tokio::time::Instant;
+use tower_service::Service;
+
+use super::events::{self, Ended};
+use super::layer::Settings;
+use super::lease::{Lease, Stage};
+use super::mode::Mode;
+use super::options::CallOptions;
+use super::slot::Slot;
+use super::slots::{End, Entered, Polled, Ticket};
+use super::starting::Starting;
+use super::time::Tick;
+use super::timer::Timer;
+use crate::reject::Rejection;
+use crate::retry::{Draw, GaveUp, Payment, Progress, RetryPolicy};
+use crate::verdict::{Attempt, Classify, Failure, FailureKind, Repeat, Totals, Verdict};
+
+pin_project! {
+    /// The future of a [`Queue`](super::Queue)'s answer.
+    ///
+    /// The call arrives when this is first polled; a future that nobody polls holds nothing. Dropping it in any state
+    /// gives back all that it holds.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<S, Req, C, R, A>
+    where
+        S: Service<Req>,
+        A: Mode<Req, S::Response, S::Error>,
+    {
+        // Before the lease: it is dropped before the slot is given back.
+        #[pin]
+        attempt: Option<S::Future>,
+        service: S,
+        // What the next attempt sends: the request, and once that is on its way its copy.
+        request: Option<Req>,
+        call: Call<RetryPolicy<C, R>, A, A::Kept>,
+    }
+}
+
+/// Everything of a call but its request, its service and its attempt. A flat record: each field is written when it
+/// is needed, and none is moved as the call goes from state to state.
+struct Call<P, A, K> {
+    lease: Lease<P, A>,
+    timer: Timer,
+    /// Its number, by order of arrival.
+    number: u64,
+    /// When it was called, if the clock was read then.
+    called: Tick,
+    deadline: Tick,
+    /// Queued: since when. Running: since when. Deferred: until when. Where that is known.
+    mark: Tick,
+    /// From its first failure on.
+    failed: Option<Box<Failed<K>>>,
+}
+
+/// Of a call that has not been admitted.
+const NO_NUMBER: u64 = u64::MAX;
+
+/// What is remembered of a call that has failed before.
+struct Failed<K> {
+    progress: Progress,
+    payment: Payment,
+    last_error: Option<K>,
+    waited_ms: u32,
+    last: FailureKind,
+}
+
+/// How an attempt ended.
+enum Outcome<Res, E> {
+    Answered(Result<Res, E>),
+    /// The inner service said that it will never be ready.
+    Unready(E),
+    TimedOut,
+}
+
+/// What ends a running attempt, other than its answer.
+enum Limit {
+    Attempt,
+    Deadline,
+}
+
+impl<S, Req, C, R, A> ResponseFuture<S, Req, C, R, A>
+where
+    S: Service<Req>,
+    A: Mode<Req, S::Response, S::Error>,
+{
+    #[inline]
+    pub(super) fn new(
+        service: S,
+        request: Req,
+        settings: Arc<Settings<RetryPolicy<C, R>, A>>,
+        reserved: bool,
+    ) -> Self {
+        let options = settings.mode.options(&request);
+        let call = Call::new(settings, options, reserved);
+        Self { attempt: None, service, request: Some(request), call }
+    }
+}
+
+impl<S, Req, C, R, A> Future for ResponseFuture<S, Req, C, R, A>
+where
+    S: Service<Req> + Clone,
+    C: Classify<S::Response, S::Error>,
+    R: Repeat<Req>,
+    A: Mode<Req, S::Response, S::Error>,
+{
+    type Output = Result<A::Response, A::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let call = this.call;
+        loop {
+            let outcome = if let Some(attempt) = this.attempt.as_mut().as_pin_mut() {
+                match attempt.poll(cx) {
+                    Poll::Ready(result) => Outcome::Answered(result),
+                    Poll::Pending => match call.poll_limits(cx) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(Limit::Attempt) => Outcome::TimedOut,
+                        Poll::Ready(Limit::Deadline) => {
+                            this.attempt.set(None);
+                            return Poll::Ready(call.reject_late());
+                        }
+                    },
+                }
+            } else {
+                let paced = match call.poll_slot(cx, this.service) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(paced)) => paced,
+                    Poll::Ready(Err(rejection)) => return Poll::Ready(call.reject(rejection)),
+                };
+                match call.poll_start(cx, this.service, this.request, paced) {
+                    Poll::Pending => {
+                        // Not ready: a slot holder whose attempt has not started.
+                        match call.poll_deadline(cx) {
+                            Poll::Pending => return Poll::Pending,
+                            Poll::Ready(()) => return Poll::Ready(call.reject_late()),
+                        }
+                    }
+                    Poll::Ready(Ok(attempt)) => {
+                        this.attempt.set(Some(attempt));
+                        continue;
+                    }
+                    Poll::Ready(Err(error)) => {
+                        *this.service = this.service.clone();
+                        Outcome::Unready(error)
+                    }
+                }
+            };
+            // Running -> done or deferred. The attempt goes first.
+            this.attempt.set(None);
+            if let Some(answer) = call.conclude(cx, outcome, this.request) {
+                return Poll::Ready(answer);
+            }
+        }
+    }
+}
+
+impl<P, A, K> Call<P, A, K> {
+    fn attempts(&self) -> u32 {
+        self.failed.as_ref().map_or(u32::from(self.lease.begun), |failed| failed.progress.attempts())
+    }
+
+    #[inline]
+    fn ended(&self, outcome: &str) {
+        let attempts = self.attempts();
+        if events::enabled() || attempts > 1 {
+            let first_waited = if self.called == Tick::NEVER || self.mark == Tick::NEVER {
+                Duration::ZERO
+            } else {
+                self.mark.since(self.called)
+            };
+            let waited = self
+                .failed
+                .as_ref()
+                .map_or(first_waited, |failed| Duration::from_millis(failed.waited_ms.into()));
+            let number = (self.number != NO_NUMBER).then_some(self.number);
+            let ended = Ended { call: number, outcome, attempts, waited, called: self.called };
+            events::call_ended(&self.lease.settings.shared, &ended);
+        }
+    }
+}
+
+impl<P, A, K> Drop for Call<P, A, K> {
+    fn drop(&mut self) {
+        if !matches!(self.lease.stage, Stage::New { .. } | Stage::Over) {
+            self.ended(events::outcome(Some(End::Cancelled)));
+        }
+    }
+}
+
+impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
+    #[inline]
+    fn new(settings: Arc<Settings<RetryPolicy<C, R>, A>>, options: CallOptions, reserved: bool) -> Self {
+        let timed = settings.call_timeout.is_some()
+            || settings.attempt_timeout.is_some()
+            || settings.queue_timeout.is_some()
+            || options.timeout.is_some()
+            || options.deadline.is_some()
+            || events::enabled();
+        let (mut called, mut deadline) = (Tick::NEVER, Tick::NEVER);
+        if timed {
+            let clock = settings.shared.slots.clock;
+            called = clock.now();
+            if let Some(timeout) = options.timeout.or(settings.call_timeout) {
+                deadline = called.after(timeout);
+            }
+            if let (Some(own), None) = (options.deadline, options.timeout) {
+                deadline = deadline.min(clock.tick(own));
+            }
+        }
+        let mut lease = Lease::new(settings, reserved);
+        lease.no_retry = options.no_retry;
+        lease.own_timeout = options.timeout.is_some();
+        if let Some(name) = &options.class {
+            lease.set_class(name);
+        }
+        Self {
+            lease,
+            timer: Timer::new(),
+            number: NO_NUMBER,
+            called,
+            deadline,
+            mark: Tick::NEVER,
+            failed: None,
+        }
+    }
+
+    fn ticket(&self) -> Ticket {
+        Ticket { class: self.lease.class, bounded: self.deadline != Tick::NEVER }
+    }
+
+    // ---- New, deferred, queued, readying -> starting ------------------------------------------------------------
+
+    /// Ready with a slot, which counts as starting, and whether starts are paced; or with what the queue decided.
+    fn poll_slot<S: Clone>(
+        &mut self,
+        cx: &mut Context<'_>,
+        service: &mut S,
+    ) -> Poll<Result<bool, Rejection>> {
+        if let Stage::New { reserved } = self.lease.stage {
+            if !reserved && self.lease.is_plain() {
+                if let Some(number) = self.lease.slots().try_start() {
+                    // New -> starting: nobody waits.
+                    self.number = number;
+                    self.lease.stage = Stage::Running(Stage::UNSEEN);
+                    // One in 16 is timed, so that a quiet queue knows how long an attempt takes.
+                    if self.deadline != Tick::NEVER && number.is_multiple_of(16) || events::enabled() {
+                        self.mark = self.lease.slots().clock.now();
+                        self.lease.timed = true;
+                    }
+                    return Poll::Ready(Ok(false));
+                }
+            }
+            return self.poll_enter(cx, service, reserved);
+        }
+        self.poll_wait(cx, service)
+    }
+
+    /// New -> starting, queued, or turned away.
+    #[cold]
+    fn poll_enter<S: Clone>(
+        &mut self,
+        cx: &mut Context<'_>,
+        service: &mut S,
+        reserved: bool,
+    ) -> Poll<Result<bool, Rejection>> {
+        let class = self.lease.class;
+        if let Err(rejection) = self.lease.admit() {
+            self.lease.slots().shed(class);
+            return Poll::Ready(Err(rejection));
+        }
+        let now = self.lease.slots().clock.now();
+        let held = || self.lease.slots().held_until().is_some_and(|until| until > self.deadline);
+        if self.deadline != Tick::NEVER && (self.deadline <= now || held()) {
+            self.lease.slots().too_late(class);
+            return Poll::Ready(Err(self.late(now)));
+        }
+        let longest = self.lease.settings.queue_timeout;
+        let entered = self.lease.slots().enter(cx.waker().clone(), reserved, self.ticket(), longest, now);
+        match entered {
+            Entered::Started { arrival, paced } => {
+                self.number = arrival;
+                self.slot_came(now);
+                Poll::Ready(Ok(paced))
+            }
+            Entered::Queued { key, arrival, look_at } => {
+                self.number = arrival;
+                self.lease.stage = Stage::Waiting(key);
+                self.mark = now;
+                match self.timer.poll_at(look_at.min(self.deadline), &self.lease.slots().clock, cx) {
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(()) => self.poll_wait(cx, service),
+                }
+            }
+            Entered::Full { limit, waiting, held_until } => {
+                self.lease.stage = Stage::Over;
+                let retry_after = held_until.map(|until| until.since(now));
+                Poll::Ready(Err(Rejection::Full { limit, waiting, retry_after }))
+            }
+            Entered::Closed => {
+                self.lease.stage = Stage::Over;
+                Poll::Ready(Err(Rejection::Closed))
+            }
+        }
+    }
+
+    /// Deferred -> queued; queued, readying -> starting.
+    fn poll_wait<S: Clone>(
+        &mut self,
+        cx: &mut Context<'_>,
+        service: &mut S,
+    ) -> Poll<Result<bool, Rejection>> {
+        let clock = self.lease.slots().clock;
+        let mut clone = None;
+        loop {
+            let (key, longest) = match self.lease.stage {
+                Stage::Deferred(key) => {
+                    if self.timer.poll_at(self.mark, &clock, cx).is_ready() {
+                        // Deferred -> queued: the delay is over.
+                        let now = clock.now();
+                        self.lease.slots().due(key, now);
+                        self.lease.stage = Stage::Waiting(key);
+                        self.mark = now;
+                        continue;
+                    }
+                    (key, None)
+                }
+                Stage::Waiting(key) => (key, self.lease.settings.queue_timeout),
+                Stage::New { .. } | Stage::Running(_) | Stage::Over => {
+                    panic!("`queue::ResponseFuture` polled after it had ended")
+                }
+            };
+            match self.lease.slots().poll(key, cx.waker(), clone.take(), longest) {
+                Polled::NeedsWaker => clone = Some(cx.waker().clone()),
+                Polled::Started { paced } => {
+                    let bounded = self.deadline != Tick::NEVER;
+                    let now = if bounded || events::enabled() { clock.now() } else { Tick::NEVER };
+                    let readying = std::mem::take(&mut self.lease.readying);
+                    if bounded && self.is_hopeless(now, readying) {
+                        // Starting -> done: it would be answered too late.
+                        self.lease.stage = Stage::Over;
+                        self.lease.slots().give_up_start(paced, self.lease.class);
+                        return Poll::Ready(Err(self.late(now)));
+                    }
+                    self.slot_came(now);
+                    return Poll::Ready(Ok(paced));
+                }
+                Polled::Waits { look_at, held_until } => {
+                    if std::mem::take(&mut self.lease.readying) {
+                        // Readying -> queued, by a pause: what the inner service held for it goes, too.
+                        *service = service.clone();
+                    }
+                    if held_until.is_some_and(|until| until > self.deadline) {
+                        return Poll::Ready(Err(self.leave(key, End::Deadline)));
+                    }
+                    let at = match self.lease.stage {
+                        Stage::Waiting(_) => look_at.min(self.deadline),
+                        _ => return Poll::Pending,
+                    };
+                    if self.timer.poll_at(at, &clock, cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                    if clock.now() >= self.deadline {
+                        return Poll::Ready(Err(self.leave(key, End::Deadline)));
+                    }
+                }
+                Polled::TimedOut { waited } => {
+                    self.lease.stage = Stage::Over;
+                    return Poll::Ready(Err(Rejection::QueueTimeout { waited, attempts: self.attempts() }));
+                }
+                Polled::Settled(reason) => {
+                    self.lease.stage = Stage::Over;
+                    return Poll::Ready(Err(match reason {
+                        Some(reason) => Rejection::Cleared { reason },
+                        None => Rejection::Closed,
+                    }));
+                }
+            }
+        }
+    }
+
+    /// A slot has come, at `now` if the clock was read.
+    fn slot_came(&mut self, now: Tick) {
+        if let (Some(failed), Stage::Waiting(_), false) =
+            (&mut self.failed, self.lease.stage, now == Tick::NEVER)
+        {
+            failed.wait(now.since(self.mark));
+        }
+        self.lease.stage = Stage::Running(Stage::UNSEEN);
+        self.lease.timed = now != Tick::NEVER;
+        self.mark = now;
+    }
+
+    /// Whether too little time is left for an attempt: less than `slack` typical ones, but never asking for more than
+    /// half of the call's own allowance. `readying`: the slot came before, and only the time itself counts.
+    fn is_hopeless(&self, now: Tick, readying: bool) -> bool {
+        let left = self.deadline.since(now);
+        if left.is_zero() {
+            return true;
+        }
+        let typical = self.lease.settings.shared.typical.get();
+        let allowance = self.deadline.since(self.called);
+        !readying && left < typical.saturating_mul(self.lease.settings.slack).min(allowance / 2)
+    }
+
+    // ---- Starting -> running ------------------------------------------------------------------------------------
+
+    /// Readies the inner service and calls it. Pending: it is not ready, and the call waits for it with its slot.
+    fn poll_start<S, Req>(
+        &mut self,
+        cx: &mut Context<'_>,
+        service: &mut S,
+        request: &mut Option<Req>,
+        paced: bool,
+    ) -> Poll<Result<S::Future, S::Error>>
+    where
+        S: Service<Req>,
+        R: Repeat<Req>,
+    {
+        let settings = &self.lease.settings;
+        let shared = &*settings.shared;
+        let mut starting = Starting::new(shared, paced);
+        match service.poll_ready(cx) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => {
+                drop(starting);
+                self.begin();
+                return Poll::Ready(Err(error));
+            }
+            Poll::Pending => {
+                let waker = cx.waker().clone();
+                starting.hand_back();
+                let now = shared.slots.clock.now();
+                let key = shared.slots.unready(self.number, waker, self.ticket(), now);
+                self.lease.stage = Stage::Waiting(key);
+                self.lease.readying = true;
+                self.mark = now;
+                return Poll::Pending;
+            }
+        }
+        let policy = &settings.policy;
+        let first = self.failed.is_none();
+        let progress = match &mut self.failed {
+            None => first_attempt(),
+            Some(failed) => {
+                failed.progress.begin();
+                std::mem::take(&mut failed.payment).spend(&mut failed.progress);
+                failed.progress
+            }
+        };
+        // There is one: it is put back as a copy whenever another attempt can follow.
+        let Some(mut next) = request.take() else { panic!("`queue::ResponseFuture` polled after a panic") };
+        let attempt = Attempt::new(progress.attempts(), shared.slots.clock.instant(self.deadline));
+        policy.repeater().prepare(&mut next, &attempt);
+        if policy.repeats(&progress) && !self.lease.no_retry {
+            *request = policy.repeater().copy(&next);
+        }
+        events::attempt_started(shared, self.number, progress.attempts());
+        starting.record();
+        let attempt = service.call(next);
+        drop(starting);
+        if first {
+            self.lease.begun = true;
+        }
+        Poll::Ready(Ok(attempt))
+    }
+
+    fn begin(&mut self) {
+        self.lease.begun = true;
+        if let Some(failed) = &mut self.failed {
+            failed.progress.begin();
+            std::mem::take(&mut failed.payment).spend(&mut failed.progress);
+        }
+    }
+
+    // ---- Running ------------------------------------------------------------------------------------------------
+
+    /// The attempt is pending: ready with the limit that it has reached.
+    fn poll_limits(&mut self, cx: &mut Context<'_>) -> Poll<Limit> {
+        let settings = &self.lease.settings;
+        let clock = settings.shared.slots.clock;
+        if let Stage::Running(Stage::UNSEEN) = self.lease.stage {
+            let now = clock.now();
+            if !self.lease.timed {
+                self.mark = now;
+            }
+            self.lease.stage = Stage::Running(settings.shared.running.insert(now));
+        }
+        let attempt_timeout = settings.attempt_timeout.filter(|_| !self.lease.own_timeout);
+        let ends = attempt_timeout.map_or(Tick::NEVER, |timeout| self.mark.after(timeout));
+        match self.timer.poll_at(ends.min(self.deadline), &clock, cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(()) if clock.now() >= self.deadline => Poll::Ready(Limit::Deadline),
+            Poll::Ready(()) => Poll::Ready(Limit::Attempt),
+        }
+    }
+
+    /// Ready at the deadline.
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.timer.poll_at(self.deadline, &self.lease.settings.shared.slots.clock, cx)
+    }
+
+    // ---- Running -> done, or deferred ---------------------------------------------------------------------------
+
+    /// `None` where another attempt follows.
+    #[inline]
+    fn conclude<Req, Res, E>(
+        &mut self,
+        cx: &mut Context<'_>,
+        outcome: Outcome<Res, E>,
+        request: &mut Option<Req>,
+    ) -> Option<Result<A::Response, A::Error>>
+    where
+        C: Classify<Res, E>,
+        R: Repeat<Req>,
+        A: Mode<Req, Res, E, Kept = K>,
+    {
+        let (outcome, processed) = match outcome {
+            Outcome::Answered(result) => (Some(result), true),
+            Outcome::Unready(error) => (Some(Err(error)), false),
+            Outcome::TimedOut => (None, true),
+        };
+        if self.lease.timed {
+            self.sample();
+        }
+        let settings = &self.lease.settings;
+        let mut verdict = match &outcome {
+            Some(result) => settings.policy.classifier().classify(result),
+            None => Verdict::timeout(),
+        };
+        if !processed {
+            verdict = verdict.not_processed();
+        }
+        match verdict {
+            Verdict::Success => {
+                // One whose first request had no copy takes no part in the budget.
+                if request.is_some() || self.failed.is_some() {
+                    let progress = self.failed.as_ref().map_or_else(first_attempt, |failed| failed.progress);
+                    settings.policy.succeeded(&progress);
+                }
+                Some(self.finish(outcome, None))
+            }
+            Verdict::Fatal => Some(self.finish(outcome, Some(End::Failed))),
+            Verdict::Retry(failure) => self.retry(cx, outcome, &failure, request),
+        }
+    }
+
+    /// The attempt failed. `None` where another one follows.
+    #[cold]
+    fn retry<Req, Res, E>(
+        &mut self,
+        cx: &mut Context<'_>,
+        outcome: Option<Result<Res, E>>,
+        failure: &Failure,
+        request: &mut Option<Req>,
+    ) -> Option<Result<A::Response, A::Error>>
+    where
+        C: Classify<Res, E>,
+        R: Repeat<Req>,
+        A: Mode<Req, Res, E, Kept = K>,
+    {
+        let settings = Arc::clone(&self.lease.settings);
+        let shared = &*settings.shared;
+        let slots = &shared.slots;
+        if let (Some(delay), FailureKind::Throttled | FailureKind::Unavailable) =
+            (failure.retry_after, failure.kind)
+        {
+            // Before the slot is free, so that nobody slips through.
+            slots.hold(delay);
+        }
+        let may_repeat =
+            request.as_ref().is_some_and(|request| settings.policy.repeater().may_repeat(request, failure));
+        let now = Instant::now();
+        let tick = slots.clock.tick(now);
+        let first_waited =
+            if self.called == Tick::NEVER { Duration::ZERO } else { self.mark.since(self.called) };
+        let failed = self.failed.get_or_insert_with(|| {
+            let mut failed = Box::new(Failed {
+                progress: first_attempt(),
+                payment: Payment::default(),
+                last_error: None,
+                waited_ms: 0,
+                last: failure.kind,
+            });
+            failed.wait(first_waited);
+            failed
+        });
+        failed.last = failure.kind;
+        failed.last_error = None;
+        let decision = if self.lease.no_retry {
+            Err(GaveUp::Attempts)
+        } else {
+            let left = self.deadline.left(tick).map(|left| left.saturating_sub(shared.typical.get()));
+            let draw = Draw { seed: shared.seed(), call: self.number };
+            settings.policy.decide(failure, may_repeat, &mut failed.progress, draw, left, now)
+        };
+        let (retry, key) = match decision {
+            Err(reason) => {
+                if !settings.policy.is_single() {
+                    events::retry_not_made(shared, self.number, &failed.progress, failure, reason);
+                }
+                return Some(self.finish(outcome, Some(End::Failed)));
+            }
+            Ok(retry) => {
+                let waker = cx.waker().clone();
+                let ticket = Ticket { class: self.lease.class, bounded: self.deadline != Tick::NEVER };
+                match slots.defer(self.number, waker, !retry.delay.is_zero(), ticket, tick) {
+                    Some(key) => (retry, key),
+                    // Closed: the caller gets the real result.
+                    None => return Some(self.finish(outcome, Some(End::Failed))),
+                }
+            }
+        };
+        self.lease.unsee();
+        if retry.delay.is_zero() {
+            // Running -> queued, at the end of the line.
+            self.lease.stage = Stage::Waiting(key);
+            self.mark = tick;
+        } else {
+            // Running -> deferred.
+            self.lease.stage = Stage::Deferred(key);
+            self.mark = tick.after(retry.delay);
+        }
+        events::retry_scheduled(shared, self.number, &failed.progress, failure, retry.delay);
+        failed.payment = retry.payment;
+        match outcome {
+            Some(Ok(response)) => settings.policy.classifier().discard(response),
+            Some(Err(error)) => failed.last_error = Some(settings.mode.keep(error)),
+            None => {}
+        }
+        None
+    }
+
+    /// Running -> done. `end`: how, if not in success.
+    #[inline]
+    fn finish<Req, Res, E>(
+        &mut self,
+        outcome: Option<Result<Res, E>>,
+        end: Option<End>,
+    ) -> Result<A::Response, A::Error>
+    where
+        C: Classify<Res, E>,
+        A: Mode<Req, Res, E, Kept = K>,
+    {
+        let attempts = self.attempts();
+        match outcome {
+            Some(Ok(mut response)) => {
+                self.lease.settings.policy.classifier().finish(&mut response, &Totals::new(attempts));
+                self.ended(events::outcome(end));
+                if A::HOLDS {
+                    let slot: Slot = self.lease.into_slot(end);
+                    Ok(self.lease.settings.mode.hold(response, slot))
+                } else {
+                    self.lease.end(end, true);
+                    Ok(self.lease.settings.mode.response(response))
+                }
+            }
+            Some(Err(error)) => {
+                self.ended(events::outcome(end));
+                self.lease.end(end, true);
+                Err(self.lease.settings.mode.error(error))
+            }
+            None => {
+                self.lease.end(end, true);
+                let now = self.lease.slots().clock.now();
+                self.reject(Rejection::AttemptTimeout { attempts, elapsed: now.since(self.called) })
+            }
+        }
+    }
+
+    /// The attempt that was timed is over.
+    fn sample(&mut self) {
+        self.lease.timed = false;
+        let shared = &self.lease.settings.shared;
+        shared.typical.sample(shared.slots.clock.now().since(self.mark));
+    }
+
+    // ---- Anything -> done, by the queue's own decision ------------------------------------------------------------
+
+    fn reject<Req, Res, E>(&mut self, rejection: Rejection) -> Result<A::Response, A::Error>
+    where
+        A: Mode<Req, Res, E, Kept = K>,
+    {
+        self.timer.clear();
+        let last = self.failed.as_mut().and_then(|failed| failed.last_error.take());
+        self.ended(rejection.as_str());
+        self.lease.settings.mode.reject(rejection, last)
+    }
+
+    /// Running, readying -> done, by the deadline.
+    fn reject_late<Req, Res, E>(&mut self) -> Result<A::Response, A::Error>
+    where
+        A: Mode<Req, Res, E, Kept = K>,
+    {
+        let now = self.lease.slots().clock.now();
+        match self.lease.stage {
+            Stage::Waiting(key) => {
+                self.lease.stage = Stage::Over;
+                self.lease.slots().leave(key, End::Deadline);
+            }
+            _ => {
+                if self.mark != Tick::NEVER {
+                    // A cut attempt counts with the time it took.
+                    self.sample();
+                }
+                self.lease.end(Some(End::Deadline), true);
+            }
+        }
+        let rejection = self.late(now);
+        self.reject(rejection)
+    }
+
+    /// Queued, deferred -> done.
+    fn leave(&mut self, key: super::line::Key, end: End) -> Rejection {
+        self.lease.stage = Stage::Over;
+        self.lease.slots().leave(key, end);
+        self.late(self.lease.slots().clock.now())
+    }
+
+    fn late(&self, now: Tick) -> Rejection {
+        Rejection::Deadline {
+            attempts: self.attempts(),
+            elapsed: now.since(self.called),
+            last_failure: self.failed.as_ref().map(|failed| failed.last),
+        }
+    }
+}
+
+impl<K> Failed<K> {
+    fn wait(&mut self, span: Duration) {
+        let ms = u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
+        self.waited_ms = self.waited_ms.saturating_add(ms);
+    }
+}
+
+/// The progress of a call at its first attempt.
+fn first_attempt() -> Progress {
+    let mut progress = Progress::default();
+    progress.begin();
+    progress
+}
+
+impl<S, Req, C, R, A> fmt::Debug for ResponseFuture<S, Req, C, R, A>
+where
+    S: Service<Req>,
+    A: Mode<Req, S::Response, S::Error>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").field("stage", &self.call.lease.stage).finish_non_exhaustive()
+    }
+}

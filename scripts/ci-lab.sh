@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# The lab's experiments that are judged against bars and take seconds. An experiment that misses a bar exits with 1.
+# `cargo run --release -p lab -- all` runs everything and rewrites docs/measurements.md.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+experiments=(
+  overhead   # cost of one call, uncontended
+  waiting    # cost of calls that wait
+  spread     # retries of calls that failed in the same instant
+)
+
+# One build for the lab and the main job.
+cargo build --release -p lab -p tower-sluice-stacks --bin lab --example bulk
+for experiment in "${experiments[@]}"; do
+  echo "--- $experiment"
+  "${CARGO_TARGET_DIR:-target}/release/lab" "$experiment" --json
+done
