@@ -239,7 +239,7 @@ mod tests {
             (Rejection::Cleared { reason: "deploy".into() }, 503),
             (Rejection::Closed, 503),
             (Rejection::Shed { level: Some("low".into()) }, 503),
-            (Rejection::Disconnected { retry_after: None }, 503),
+            (Rejection::Disconnected { retry_after: None, cause: None }, 503),
             (
                 Rejection::Deadline {
                     attempts: 2,

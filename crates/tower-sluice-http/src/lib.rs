@@ -10,6 +10,7 @@
 //! | [`retry_after`] | the `Retry-After` header, read strictly |
 //! | [`HttpRepeat`] | which requests may be sent again, and what attempts carry: keys, [`AttemptNumber`] |
 //! | [`HttpRetry`] | the settings of those two on a policy |
+//! | [`replay`] | bodies that can be sent again |
 //! | [`HttpAnswer`] | the stack's own decisions as responses: 503, 429, 504 |
 //! | [`HttpMode`] | lets a request bring its own [`CallOptions`](queue::CallOptions) |
 //! | [`level_layer`], [`Level`] | the level that holds, in a request's extensions and for axum's handlers |
@@ -25,6 +26,8 @@ mod retry_after;
 mod retry_policy;
 mod stacks;
 mod verdicts;
+
+pub mod replay;
 
 pub use tower_sluice::*;
 

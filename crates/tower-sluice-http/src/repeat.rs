@@ -10,6 +10,7 @@ use tower_sluice::error::ConfigError;
 use tower_sluice::verdict::{Attempt, Failure, Repeat};
 
 use crate::config::or_panic;
+use crate::replay::{Intact, ReplayBodies, ReplayBody};
 
 /// The name that the IETF's draft gives the header, and most services use.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -35,6 +36,7 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// | `C` | requests that can be repeated | the body must be |
 /// |---|---|---|
 /// | [`CloneBody`] (default) | all | `Clone`: `Full`, `Empty`, `String`, `Bytes` |
+/// | [`ReplayBodies`], by [`replay_bodies`](Self::replay_bodies) | those of which no more than its cap was read | any [`Body`] |
 /// | [`EmptyBody`], by [`empty_bodies`](Self::empty_bodies) | those without content | `Default` and [`Body`]: axum's, tonic's, boxed ones |
 ///
 /// ```
@@ -138,6 +140,29 @@ impl<C> HttpRepeat<C> {
     #[must_use]
     pub fn empty_bodies(self) -> HttpRepeat<EmptyBody> {
         self.copy_body(EmptyBody)
+    }
+
+    /// Makes any body repeatable: it is streamed to the first attempt while up to `cap` bytes of it are kept, and
+    /// replayed byte for byte, trailers too, to the next. The stack's body type stays what it is: `into_body` makes
+    /// it of a [`ReplayBody`], such as `axum::body::Body::new` or `tonic::body::Body::new`.
+    ///
+    /// Beyond `cap` the first attempt goes on, and no other follows. A frame counts for at least 64 bytes of it. An
+    /// empty body costs nothing; any other, two allocations and the box that `into_body` makes.
+    ///
+    /// ```
+    /// use axum::body::Body;
+    /// use tower_sluice_http::HttpRepeat;
+    ///
+    /// let repeat = HttpRepeat::new().replay_bodies(64 << 10, Body::new);
+    /// # fn is_repeat<R: tower_sluice_http::verdict::Repeat<http::Request<Body>>>(_: R) {}
+    /// # is_repeat(repeat);
+    /// ```
+    #[must_use]
+    pub fn replay_bodies<B, F>(self, cap: usize, into_body: F) -> HttpRepeat<ReplayBodies<F>>
+    where
+        F: Fn(ReplayBody<B>) -> B,
+    {
+        self.copy_body(ReplayBodies::new(cap, into_body))
     }
 
     /// Copies bodies by another rule.
@@ -253,7 +278,7 @@ impl LayerId {
 /// How [`HttpRepeat`] copies a request's body. Everything else of the request it copies itself.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot copy a request body of type `{B}`",
-    note = "the default needs a body that is `Clone`; for any other take `.empty_bodies()`, which repeats requests without content"
+    note = "the default needs a body that is `Clone`; for any other take `.replay_bodies(64 << 10, Body::new)`, or `.empty_bodies()`, which repeats requests without content"
 )]
 pub trait CopyBody<B> {
     /// A body for the copy of `request`, equal to its own; `None` where there can be none.
@@ -278,6 +303,10 @@ pub struct CloneBody;
 impl<B: Clone> CopyBody<B> for CloneBody {
     fn copy(&self, request: &Request<B>) -> Option<B> {
         Some(request.body().clone())
+    }
+
+    fn is_intact(&self, request: &Request<B>) -> bool {
+        Intact::pledge(request.extensions())
     }
 }
 

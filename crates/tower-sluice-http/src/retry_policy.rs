@@ -9,6 +9,7 @@ use tower_sluice::retry::{RetryBudget, RetryPolicy};
 use tower_sluice::verdict::Verdict;
 
 use crate::repeat::{CloneBody, EmptyBody, HttpRepeat};
+use crate::replay::{ReplayBodies, ReplayBody};
 use crate::verdicts::{HttpVerdicts, StatusRow};
 
 /// A retry policy that judges by [`HttpVerdicts`] and repeats by [`HttpRepeat`].
@@ -90,6 +91,12 @@ pub trait HttpRetry: Sized {
     /// See [`HttpRepeat::empty_bodies`].
     #[must_use]
     fn empty_bodies(self) -> Self::OfEmptyBodies;
+
+    /// See [`HttpRepeat::replay_bodies`].
+    #[must_use]
+    fn replay_bodies<B, F>(self, cap: usize, into_body: F) -> HttpRetryPolicy<ReplayBodies<F>>
+    where
+        F: Fn(ReplayBody<B>) -> B;
 }
 
 impl<C> HttpRetry for HttpRetryPolicy<C> {
@@ -121,5 +128,12 @@ impl<C> HttpRetry for HttpRetryPolicy<C> {
 
     fn empty_bodies(self) -> HttpRetryPolicy<EmptyBody> {
         self.map_repeater(HttpRepeat::empty_bodies)
+    }
+
+    fn replay_bodies<B, F>(self, cap: usize, into_body: F) -> HttpRetryPolicy<ReplayBodies<F>>
+    where
+        F: Fn(ReplayBody<B>) -> B,
+    {
+        self.map_repeater(|repeat| repeat.replay_bodies(cap, into_body))
     }
 }

@@ -103,7 +103,7 @@ async fn a_connection_that_takes_too_long_to_make_is_surely_not_processed() {
 async fn a_rejection_while_connecting_is_no_attempts_failure() {
     use tower_sluice_http::reject::Rejection;
     let down = tower::service_fn(|_: http::Uri| {
-        ready(Err::<TokioIo<TcpStream>, _>(Rejection::Disconnected { retry_after: None }))
+        ready(Err::<TokioIo<TcpStream>, _>(Rejection::Disconnected { retry_after: None, cause: None }))
     });
     let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build(down);
     let error = client.request(post(([127, 0, 0, 1], 1).into())).await.unwrap_err();
