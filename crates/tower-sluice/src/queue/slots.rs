@@ -1102,11 +1102,13 @@ impl State {
 
     /// When the head has to look again, since only time holds it back.
     fn watch(&mut self, key: Key, now: Tick) -> Tick {
-        if self.paused_at.is_none() && self.gate.is_timed() && self.line.front() == Some(key) {
-            if let Opens::At(at) = self.gate.opens(now) {
-                self.watcher = Some(key);
-                return at;
-            }
+        if self.paused_at.is_none()
+            && self.gate.is_timed()
+            && self.line.front() == Some(key)
+            && let Opens::At(at) = self.gate.opens(now)
+        {
+            self.watcher = Some(key);
+            return at;
         }
         if self.watcher == Some(key) {
             self.watcher = None;
