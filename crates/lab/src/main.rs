@@ -19,6 +19,7 @@ mod count;
 mod floor;
 mod gate;
 mod holding;
+mod levels;
 mod ours;
 mod overhead;
 mod peers;
@@ -49,6 +50,7 @@ const EXPERIMENTS: &[Experiment] = &[
     ("aws", aws::run),
     ("holding", holding::run),
     ("storm", storm::run),
+    ("levels", levels::run),
     ("soak", soak::run),
 ];
 

@@ -82,8 +82,9 @@ async fn q2_case_g1_routes_that_are_each_wrapped_share_one_limit() {
     let script = Script::new().answer(0).delay(ms(10));
     let queue = QueueLayer::new(5);
     // As a router does it: the layer is applied to each route, and each request goes through a clone.
-    let routes: Vec<_> =
-        (0..10).map(|_| ServiceBuilder::new().layer(queue.clone()).service(script.service::<u32>())).collect();
+    let routes: Vec<_> = (0..10)
+        .map(|_| ServiceBuilder::new().layer(queue.clone()).service(script.service::<u32>()))
+        .collect();
     let calls: Vec<_> = (0..50).map(|n| spawn(&routes[n % 10], 0)).collect();
     for call in calls {
         call.await.unwrap().unwrap();

@@ -18,6 +18,7 @@ mod service;
 mod shared;
 mod slot;
 mod slots;
+mod source;
 mod starting;
 mod stats;
 mod sync;
