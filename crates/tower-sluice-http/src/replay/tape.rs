@@ -236,4 +236,3 @@ impl fmt::Debug for Intact {
         f.debug_struct("Intact").finish_non_exhaustive()
     }
 }
-

@@ -33,7 +33,7 @@ use crate::error::ConfigError;
 /// ```
 #[derive(Clone)]
 pub struct Handle {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Handle {
