@@ -96,7 +96,8 @@ impl Http2 {
         let (send, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
         let (end, ended) = watch::channel(None);
         tokio::spawn(async move {
-            let reason = connection.await.err().map_or_else(|| "closed".to_owned(), |error| error.to_string());
+            let reason =
+                connection.await.err().map_or_else(|| "closed".to_owned(), |error| error.to_string());
             end.send_replace(Some(reason));
         });
         Ok(Self { send, ended })
