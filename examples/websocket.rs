@@ -149,9 +149,8 @@ async fn count_down(mut state: watch::Receiver<LinkState>) {
             println!("try {attempt} in {:.1} s ({cause})", left.as_secs_f64());
         }
         let tick = if matches!(shown, LinkState::Waiting { .. }) { ms(100) } else { Duration::MAX };
-        match timeout(tick, state.changed()).await {
-            Ok(Err(_)) => return, // the link is gone
-            Ok(Ok(())) | Err(_) => {}
+        if let Ok(Err(_)) = timeout(tick, state.changed()).await {
+            return; // the link is gone
         }
     }
 }
