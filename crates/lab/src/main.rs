@@ -19,6 +19,7 @@ mod count;
 mod floor;
 mod gate;
 mod holding;
+mod link;
 mod ours;
 mod overhead;
 mod peers;
@@ -49,6 +50,7 @@ const EXPERIMENTS: &[Experiment] = &[
     ("aws", aws::run),
     ("holding", holding::run),
     ("storm", storm::run),
+    ("link", link::run),
     ("soak", soak::run),
 ];
 

@@ -91,7 +91,7 @@ fn contenders() -> Vec<Contender> {
         LIMIT_ALONE => peers::limit(gated(), LIMIT);
         TOWER_RETRYING => peers::retry_limit(gated(), LIMIT);
         TOWER_WHOLE => peers::timeout_retry_limit(gated(), LIMIT);
-        "tower-resilience Bulkhead" => peers::bulkhead(LIMIT).layer(gated());
+        BULKHEAD => peers::bulkhead(LIMIT).layer(gated());
         "tower-resilience TimeLimiter > Retry > Bulkhead" => peers::resilient_stack(gated(), LIMIT);
     }
 }
@@ -102,6 +102,7 @@ const QUEUE: &str = "queue";
 const RETRYING: &str = "queue + retry + budget";
 const WHOLE: &str = "queue + retry + budget + call timeout";
 const LIMIT_ALONE: &str = "tower ConcurrencyLimit";
+const BULKHEAD: &str = "tower-resilience Bulkhead";
 const TOWER_RETRYING: &str = "tower Retry > ConcurrencyLimit";
 const TOWER_WHOLE: &str = "tower Timeout > Retry > ConcurrencyLimit";
 
@@ -370,20 +371,18 @@ pub fn run() -> Report {
 
 /// Time a call against the number of calls that wait.
 fn growth(report: &mut Report, contenders: &[Contender]) {
-    const SIZES: [(u64, usize); 4] = [(1_000, 31), (10_000, 31), (100_000, 7), (1_000_000, 3)];
+    const SIZES: [(u64, usize); 4] = [(1_000, 41), (10_000, 31), (100_000, 5), (1_000_000, 3)];
+    const SHOWN: [&str; 6] = [TASK, QUEUE, RETRYING, LIMIT_ALONE, TOWER_RETRYING, BULKHEAD];
+    let contenders: Vec<&Contender> = contenders.iter().filter(|contender| SHOWN.contains(&contender.id)).collect();
     let runtime = current_thread();
     let mut nanos: Vec<Vec<f64>> = vec![Vec::new(); contenders.len()];
     for (calls, rounds) in SIZES {
         eprintln!("lab: {calls} waiting calls");
         let mut rows = vec![Vec::new(); contenders.len()];
-        // One more round than is kept: the first warms up.
-        for round in 0..=rounds {
+        for round in 0..rounds {
             for offset in 0..contenders.len() {
-                let i = (offset + round * 3) % contenders.len();
-                let nanos = (contenders[i].time)(&runtime, calls);
-                if round > 0 {
-                    rows[i].push(nanos);
-                }
+                let i = (offset + round) % contenders.len();
+                rows[i].push((contenders[i].time)(&runtime, calls));
             }
         }
         for (nanos, rows) in nanos.iter_mut().zip(rows) {

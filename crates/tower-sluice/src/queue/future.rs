@@ -253,18 +253,22 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
         service: &mut S,
     ) -> Poll<Result<bool, Rejection>> {
         if let Stage::New { reserved } = self.lease.stage {
-            if !reserved && self.lease.is_plain() {
-                if let Some(number) = self.lease.slots().try_start() {
-                    // New -> starting: nobody waits.
-                    self.number = number;
-                    self.lease.stage = Stage::Running(Stage::UNSEEN);
-                    // One in 16 is timed, so that a quiet queue knows how long an attempt takes.
-                    if self.deadline != Tick::NEVER && number.is_multiple_of(16) || events::enabled() {
-                        self.mark = self.lease.slots().clock.now();
-                        self.lease.timed = true;
-                    }
-                    return Poll::Ready(Ok(false));
+            // One that had no time left when it was called takes the longer way, where that is found.
+            let expired = self.deadline != Tick::NEVER && self.deadline <= self.called;
+            if !reserved
+                && self.lease.is_plain()
+                && !expired
+                && let Some(number) = self.lease.slots().try_start()
+            {
+                // New -> starting: nobody waits.
+                self.number = number;
+                self.lease.stage = Stage::Running(Stage::UNSEEN);
+                // One in 16 is timed, so that a quiet queue knows how long an attempt takes.
+                if self.deadline != Tick::NEVER && number.is_multiple_of(16) || events::enabled() {
+                    self.mark = self.lease.slots().clock.now();
+                    self.lease.timed = true;
                 }
+                return Poll::Ready(Ok(false));
             }
             return self.poll_enter(cx, service, reserved);
         }
@@ -301,6 +305,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
             Entered::Queued { key, arrival, look_at } => {
                 self.number = arrival;
                 self.lease.stage = Stage::Waiting(key);
+                self.lease.stood = true;
                 self.mark = now;
                 match self.timer.poll_at(look_at.min(self.deadline), &self.lease.slots().clock, cx) {
                     Poll::Pending => Poll::Pending,
@@ -351,7 +356,8 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
                     let bounded = self.deadline != Tick::NEVER;
                     let now = if bounded || events::enabled() { clock.now() } else { Tick::NEVER };
                     let readying = std::mem::take(&mut self.lease.readying);
-                    if bounded && self.is_hopeless(now, readying) {
+                    let stood = std::mem::take(&mut self.lease.stood);
+                    if bounded && self.is_hopeless(now, stood && !readying) {
                         // Starting -> done: it would be answered too late.
                         self.lease.stage = Stage::Over;
                         self.lease.slots().give_up_start(paced, self.lease.class);
@@ -372,6 +378,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
                         Stage::Waiting(_) => look_at.min(self.deadline),
                         _ => return Poll::Pending,
                     };
+                    self.lease.stood = true;
                     if self.timer.poll_at(at, &clock, cx).is_pending() {
                         return Poll::Pending;
                     }
@@ -407,15 +414,16 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     }
 
     /// Whether too little time is left for an attempt: less than `slack` typical ones, but never asking for more than
-    /// half of the call's own allowance. `readying`: the slot came before, and only the time itself counts.
-    fn is_hopeless(&self, now: Tick, readying: bool) -> bool {
+    /// half of the call's own allowance. Only of one that has `waited` for its slot; for others the time itself counts:
+    /// a retry that found a free one was weighed when its delay was drawn.
+    fn is_hopeless(&self, now: Tick, waited: bool) -> bool {
         let left = self.deadline.since(now);
         if left.is_zero() {
             return true;
         }
         let typical = self.lease.settings.shared.typical.get();
         let allowance = self.deadline.since(self.called);
-        !readying && left < typical.saturating_mul(self.lease.settings.slack).min(allowance / 2)
+        waited && left < typical.saturating_mul(self.lease.settings.slack).min(allowance / 2)
     }
 
     // ---- Starting -> running ------------------------------------------------------------------------------------
@@ -663,7 +671,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
                 self.lease.settings.policy.classifier().finish(&mut response, &Totals::new(attempts));
                 self.ended(events::outcome(end));
                 if A::HOLDS {
-                    let slot: Slot = self.lease.into_slot(end);
+                    let slot: Slot = self.lease.hand_over_slot(end);
                     Ok(self.lease.settings.mode.hold(response, slot))
                 } else {
                     self.lease.end(end, true);

@@ -16,6 +16,9 @@ use crate::reject::{Boxed, RespondWith, Typed};
 use crate::retry::RetryPolicy;
 use crate::verdict::{AnyError, Once};
 
+/// Reads a call's deadline from its request; see [`QueueLayer::deadline_from`].
+pub type ReadDeadline<Req> = fn(&Req) -> Option<Instant>;
+
 /// The policy of a queue that does not retry.
 pub type NoRetry = RetryPolicy<AnyError, Once>;
 
@@ -315,8 +318,8 @@ impl<P, A> QueueLayer<P, A> {
     #[must_use]
     pub fn deadline_from<Req>(
         self,
-        deadline: fn(&Req) -> Option<Instant>,
-    ) -> QueueLayer<P, DeadlineFrom<A, fn(&Req) -> Option<Instant>>> {
+        deadline: ReadDeadline<Req>,
+    ) -> QueueLayer<P, DeadlineFrom<A, ReadDeadline<Req>>> {
         self.map_answer(|mode| DeadlineFrom::new(mode, deadline))
     }
 

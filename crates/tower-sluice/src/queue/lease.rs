@@ -34,6 +34,8 @@ pub(super) struct Lease<P, A> {
     pub(super) class: ClassKey,
     /// Its first attempt has begun.
     pub(super) begun: bool,
+    /// Its slot did not come at once: it has waited for it in the line.
+    pub(super) stood: bool,
     /// `Waiting` with a slot, for the inner service to be ready.
     pub(super) readying: bool,
     /// The call has a timeout of its own, in place of the attempt timeout.
@@ -52,6 +54,7 @@ impl<P, A> Lease<P, A> {
             stage: Stage::New { reserved },
             class,
             begun: false,
+            stood: false,
             readying: false,
             own_timeout: false,
             no_retry: false,
@@ -108,7 +111,7 @@ impl<P, A> Lease<P, A> {
     }
 
     /// Running -> done, but for the slot, which goes on.
-    pub(super) fn into_slot(&mut self, end: Option<End>) -> Slot {
+    pub(super) fn hand_over_slot(&mut self, end: Option<End>) -> Slot {
         let running = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Running(key) if key != Stage::UNSEEN => Some(key),
             _ => None,

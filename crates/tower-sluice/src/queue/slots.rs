@@ -372,7 +372,7 @@ impl Slots {
                 && state.paused_at.is_none()
                 && self.word.read().has_free_slot()
                 && state.gate.opens(now) == Opens::Now;
-            let room = reserved || self.has_room(state);
+            let room = reserved || self.has_room(state) && (starts || state.lets_wait());
             let class = state.class(ticket.class);
             if !room || !(starts || class.waiting < class.max_waiting) {
                 class.turned_away += 1;
@@ -964,7 +964,7 @@ impl Slots {
     fn has_room(&self, state: &State) -> bool {
         let waiting = state.waiting() + state.reserved;
         if state.limit == UNLIMITED {
-            // With a bound of zero, until the first call waits.
+            // With a bound of zero, for those that need not wait.
             waiting == 0 || waiting < state.max_waiting
         } else {
             waiting + self.word.read().running() < state.limit.saturating_add(state.max_waiting)
@@ -1102,11 +1102,13 @@ impl State {
 
     /// When the head has to look again, since only time holds it back.
     fn watch(&mut self, key: Key, now: Tick) -> Tick {
-        if self.paused_at.is_none() && self.gate.is_timed() && self.line.front() == Some(key) {
-            if let Opens::At(at) = self.gate.opens(now) {
-                self.watcher = Some(key);
-                return at;
-            }
+        if self.paused_at.is_none()
+            && self.gate.is_timed()
+            && self.line.front() == Some(key)
+            && let Opens::At(at) = self.gate.opens(now)
+        {
+            self.watcher = Some(key);
+            return at;
         }
         if self.watcher == Some(key) {
             self.watcher = None;
@@ -1123,6 +1125,11 @@ impl State {
             && !self.gate.guards()
             && !self.observers.is_waiting()
             && !self.is_crowded()
+    }
+
+    /// Run or reject, without a limit, leaves a call that cannot start nothing to wait for.
+    fn lets_wait(&self) -> bool {
+        self.limit != UNLIMITED || self.max_waiting > 0
     }
 
     /// A free slot alone does not mean that there is room.
