@@ -69,6 +69,8 @@ pub enum Rejection {
     Disconnected {
         /// The time until the next try to connect, where one is planned.
         retry_after: Option<Duration>,
+        /// What brought the link down, in words; `None` where nothing has yet.
+        cause: Option<Arc<str>>,
     },
 }
 
@@ -98,7 +100,7 @@ impl Rejection {
     /// When to come back, where the stack knows.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Full { retry_after, .. } | Self::Disconnected { retry_after } => *retry_after,
+            Self::Full { retry_after, .. } | Self::Disconnected { retry_after, .. } => *retry_after,
             Self::QueueTimeout { .. }
             | Self::Cleared { .. }
             | Self::Closed
@@ -144,10 +146,13 @@ impl fmt::Display for Rejection {
             }
             Self::Shed { level: Some(level) } => write!(f, "not served at level {level}"),
             Self::Shed { level: None } => f.write_str("not served at the present level"),
-            Self::Disconnected { retry_after: Some(delay) } => {
-                write!(f, "disconnected; the next try is in {delay:?}")
+            Self::Disconnected { retry_after, cause } => {
+                f.write_str("disconnected")?;
+                if let Some(cause) = cause {
+                    write!(f, " ({cause})")?;
+                }
+                retry_after.map_or(Ok(()), |delay| write!(f, "; the next try is in {delay:?}"))
             }
-            Self::Disconnected { retry_after: None } => f.write_str("disconnected"),
         }
     }
 }

@@ -143,7 +143,7 @@ async fn case_p8_back_pressure_settles_instead_of_swinging() {
     let mut changes = Vec::new();
     let mut last = signal.level();
     for second in 0..600 {
-        let offered = [24, 18, 12, 6][signal.position()];
+        let offered = [24, 18, 12, 6][signal.rung().position()];
         upstream.set(offered, offered.saturating_sub(10));
         sleep(secs(1)).await;
         if signal.level() != last {
@@ -256,7 +256,8 @@ async fn l6_at_least_holds_at_the_level_and_above() {
     for (i, quality) in QUALITIES.into_iter().enumerate() {
         signal.force(&quality);
         assert_eq!(signal.to_string(), format!("{quality:?}"));
-        assert_eq!((signal.position(), signal.rungs()[i]), (i, quality));
+        let rung = signal.rung();
+        assert_eq!((rung.position(), *rung.level(), signal.rungs()[i]), (i, quality, quality));
         assert_eq!(gates.each_ref().map(|gate| gate.holds()), [i == 0, i <= 1, i <= 2, true]);
         for gate in &gates {
             let answer = gate.admit();
@@ -272,7 +273,7 @@ async fn l6_at_least_holds_at_the_level_and_above() {
 #[tokio::test]
 async fn l6_rungs_of_strings_print_their_names() {
     let signal = Ladder::new(["full".to_owned(), "text only".to_owned()]).spawn();
-    assert_eq!((signal.name(), signal.level().as_str()), ("full", "full"));
+    assert_eq!((signal.rung().name(), signal.level().as_str()), ("full", "full"));
     signal.force(&"text only".to_owned());
     assert_eq!(signal.to_string(), "text only");
 }

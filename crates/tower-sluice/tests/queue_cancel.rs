@@ -222,12 +222,7 @@ struct User {
 
 impl User {
     fn new(at: At, results: &[Result<u32, &'static str>]) -> Self {
-        Self {
-            at,
-            armed: Arc::new(AtomicBool::new(true)),
-            results: results.into(),
-            attempts: Arc::default(),
-        }
+        Self { at, armed: Arc::new(AtomicBool::new(true)), results: results.into(), attempts: Arc::default() }
     }
 
     fn here(&self, at: At) {
@@ -338,7 +333,10 @@ impl Mode<u32, u32, Failure> for User {
 async fn panics(at: At, results: &[Result<u32, &'static str>], end: impl Fn(&Handle)) {
     let user = User::new(at, results);
     let plain = QueueLayer::new(1).max_waiting(10);
-    let queue = plain.clone().call_timeout(secs(60)).retry(retries(3, ms(50)).classify(user.clone()).repeat(user.clone()));
+    let queue = plain
+        .clone()
+        .call_timeout(secs(60))
+        .retry(retries(3, ms(50)).classify(user.clone()).repeat(user.clone()));
     let (handle, service) = (queue.handle(), queue.answer(user.clone()).layer(user.clone()));
     let call = spawn(&service, 0);
     // An attempt takes 5 ms, a delay 50.

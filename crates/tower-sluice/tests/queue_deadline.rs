@@ -92,7 +92,7 @@ async fn q7a_a_delay_that_ends_with_the_deadline_is_within_it() {
     for (timeout, attempts) in [(ms(1_999), 1), (ms(2_001), 2)] {
         // At once: what is typical is next to nothing.
         let script = Script::<u32>::new().fail("down");
-            let queue = QueueLayer::new(1).call_timeout(timeout).retry(retries(2, secs(2)));
+        let queue = QueueLayer::new(1).call_timeout(timeout).retry(retries(2, secs(2)));
         let error = queue.layer(script.service::<u32>()).oneshot(0).await.unwrap_err();
         assert_eq!((error.to_string().as_str(), script.calls()), ("down", attempts), "{timeout:?}");
         nothing_left(&queue.handle());
@@ -226,10 +226,7 @@ async fn q7c_what_is_known_of_the_last_failure_is_in_the_rejection() {
     let script = Script::<u32>::new().fail("down").never();
     let queue = QueueLayer::new(1).call_timeout(secs(2)).retry(retries(3, ms(500)));
     let error = queue.layer(script.service::<u32>()).oneshot(0).await.unwrap_err();
-    assert_eq!(
-        Rejection::find(&*error),
-        Some(&deadline(2, secs(2), Some(FailureKind::Transient)))
-    );
+    assert_eq!(Rejection::find(&*error), Some(&deadline(2, secs(2), Some(FailureKind::Transient))));
     // In boxed mode the last error is its source.
     assert_eq!(error.source().and_then(|source| source.downcast_ref()), Some(&Failure::from("down")));
     nothing_left(&queue.handle());
@@ -446,7 +443,8 @@ async fn no_time_at_all_ends_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_retry_after_longer_than_the_deadline_leaves_is_not_waited_for() {
     let script = Script::new().answer(429);
-    let policy = retries(3, ms(1)).classify(|_: &Result<u32, Failure>| Verdict::throttled().after(Some(secs(7))));
+    let policy =
+        retries(3, ms(1)).classify(|_: &Result<u32, Failure>| Verdict::throttled().after(Some(secs(7))));
     let queue = QueueLayer::new(1).call_timeout(secs(5)).retry(policy);
     let since = Since::start();
     // R5, R8: the real response, at once.

@@ -40,12 +40,11 @@ async fn q5_case_a1_a_failed_call_leaves_its_slot_to_the_next_at_once() {
 #[tokio::test(start_paused = true)]
 async fn q5_case_a2_case_d1_a_long_retry_after_pins_no_slot() {
     let script = Script::new().answer(429).answer(200);
-    let policy = retries(2, ms(1)).max_retry_after(secs(600)).classify(|result: &Result<u32, Failure>| {
-        match result {
+    let policy =
+        retries(2, ms(1)).max_retry_after(secs(600)).classify(|result: &Result<u32, Failure>| match result {
             Ok(429) => Verdict::throttled().after(Some(secs(300))),
             _ => Verdict::Success,
-        }
-    });
+        });
     let queue = QueueLayer::new(1).seed(7).retry(policy);
     let service = queue.layer(script.service::<u32>());
     let since = Since::start();
@@ -115,7 +114,8 @@ async fn r3_case_c12_calls_have_delays_of_their_own_and_a_seed_gives_them_again(
     let seven = starts(7).await;
     assert_eq!(seven, starts(7).await);
     assert_ne!(seven, starts(8).await);
-    let mut second: Vec<_> = (0..4).map(|n| seven.iter().filter(|entry| entry.0 == n).nth(1).unwrap().1).collect();
+    let mut second: Vec<_> =
+        (0..4).map(|n| seven.iter().filter(|entry| entry.0 == n).nth(1).unwrap().1).collect();
     second.dedup();
     assert_eq!(second.len(), 4, "{seven:?}");
 }

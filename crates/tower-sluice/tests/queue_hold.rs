@@ -102,10 +102,7 @@ async fn q15_a_failure_does_not_let_more_run() {
     drop((1..=6).map(|n| spawn(&service, n)).collect::<Vec<_>>());
     settle().await;
     queue.handle().idle().await;
-    assert_eq!(
-        served.entries()[1..],
-        [(1, 500), (2, 510), (3, 520), (4, 530), (5, 540), (6, 540)]
-    );
+    assert_eq!(served.entries()[1..], [(1, 500), (2, 510), (3, 520), (4, 530), (5, 540), (6, 540)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +127,9 @@ async fn q15_only_a_hint_of_a_throttled_or_unavailable_service_that_is_not_too_l
 
 #[tokio::test(start_paused = true)]
 async fn q15_off_unless_set_and_off_by_zero() {
-    for queue in [QueueLayer::new(4), QueueLayer::new(4).hold_on_retry_after(secs(5)).hold_on_retry_after(ms(0))] {
+    for queue in
+        [QueueLayer::new(4), QueueLayer::new(4).hold_on_retry_after(secs(5)).hold_on_retry_after(ms(0))]
+    {
         let script = Script::new().answer(1_000 + 2_000);
         queue.clone().retry(asks(1)).layer(script.service::<u32>()).oneshot(0).await.unwrap();
         assert_eq!(queue.handle().stats().held_until, None);
@@ -206,7 +205,8 @@ async fn q15_q5_a_deferred_call_that_cannot_outlast_the_hold_ends_too() {
     let deferred = spawn(&queue.clone().call_timeout(secs(2)).layer(inner.clone()), 0);
     let holds = spawn(&queue.clone().call_timeout(secs(3)).layer(inner), 1);
     let result = deferred.await.unwrap();
-    let Rejection::Deadline { attempts: 1, last_failure: Some(FailureKind::Transient), .. } = rejection(result)
+    let Rejection::Deadline { attempts: 1, last_failure: Some(FailureKind::Transient), .. } =
+        rejection(result)
     else {
         panic!("no deadline")
     };

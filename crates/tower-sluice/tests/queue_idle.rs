@@ -121,8 +121,7 @@ async fn q11_an_instant_of_idleness_is_enough() {
     let mut service = queue.layer(script.service::<u32>());
     let mut first = by_hand(service.call(0));
     assert!(first.poll().is_pending());
-    let (mut idle, mut below) =
-        (by_hand(queue.handle().idle()), by_hand(queue.handle().waiting_below(1)));
+    let (mut idle, mut below) = (by_hand(queue.handle().idle()), by_hand(queue.handle().waiting_below(1)));
     assert!(idle.poll().is_pending() && below.poll().is_ready());
     script.release_all();
     assert!(first.poll().is_ready());

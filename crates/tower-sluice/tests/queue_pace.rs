@@ -61,9 +61,13 @@ async fn q18_starts_that_came_one_by_one_are_waited_for_one_by_one() {
 #[tokio::test(start_paused = true)]
 async fn q18_retries_count_as_starts_and_waiting_is_in_the_line() {
     let script = Script::new();
-    let (inner, served) = served(&script, |request, before| {
-        if before == 0 { Step::fail("down") } else { Step::answer(request) }
-    });
+    let (inner, served) =
+        served(
+            &script,
+            |request, before| {
+                if before == 0 { Step::fail("down") } else { Step::answer(request) }
+            },
+        );
     let queue = QueueLayer::new(100).rate(2, secs(1)).retry(retries(2, ms(10)));
     let (handle, service) = (queue.handle(), queue.layer(inner));
     let calls: Vec<_> = (0..3).map(|n| spawn(&service, n)).collect();

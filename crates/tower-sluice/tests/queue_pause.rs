@@ -29,10 +29,7 @@ async fn q8_nothing_starts_and_all_starts_in_order_within_the_limit_afterwards()
         call.await.unwrap().unwrap();
     }
     let start = 60_000;
-    assert_eq!(
-        served.entries(),
-        [(0, start), (1, start), (2, start + 10), (3, start + 10), (4, start + 20)]
-    );
+    assert_eq!(served.entries(), [(0, start), (1, start), (2, start + 10), (3, start + 10), (4, start + 20)]);
     assert_eq!((script.peak(), handle.is_paused()), (2, false));
 }
 
@@ -77,7 +74,8 @@ async fn q8_case_h11_a_call_that_was_granted_a_slot_and_not_polled_does_not_star
     let (inner, served) = served(&script, |request, _| Step::answer(request).held());
     let queue = QueueLayer::new(1);
     let (handle, mut service) = (queue.handle(), queue.layer(inner));
-    let (mut a, mut b, mut c) = (by_hand(service.call(0)), by_hand(service.call(1)), by_hand(service.call(2)));
+    let (mut a, mut b, mut c) =
+        (by_hand(service.call(0)), by_hand(service.call(1)), by_hand(service.call(2)));
     assert!(a.poll().is_pending() && b.poll().is_pending() && c.poll().is_pending());
     script.release_all();
     assert!(a.poll().is_ready() && b.is_woken());
@@ -153,9 +151,13 @@ async fn q8_time_spent_paused_does_not_count_as_a_stay_in_the_line() {
     since.at(5_000).await;
     handle.resume();
     settle().await;
-    let Rejection::QueueTimeout { waited, .. } = rejection(waits.await.unwrap()) else { panic!("no timeout") };
+    let Rejection::QueueTimeout { waited, .. } = rejection(waits.await.unwrap()) else {
+        panic!("no timeout")
+    };
     assert_eq!((since.ms(), waited), (5_040, ms(100)));
-    let Rejection::QueueTimeout { waited, .. } = rejection(later.await.unwrap()) else { panic!("no timeout") };
+    let Rejection::QueueTimeout { waited, .. } = rejection(later.await.unwrap()) else {
+        panic!("no timeout")
+    };
     assert_eq!((since.ms(), waited), (5_100, ms(100)));
 }
 
@@ -166,7 +168,9 @@ async fn q8_deadlines_run_on() {
     queue.handle().pause();
     let since = Since::start();
     let call = spawn(&queue.layer(script.service::<u32>()), 0);
-    let Rejection::Deadline { attempts: 0, .. } = rejection(call.await.unwrap()) else { panic!("no deadline") };
+    let Rejection::Deadline { attempts: 0, .. } = rejection(call.await.unwrap()) else {
+        panic!("no deadline")
+    };
     assert_eq!((since.ms(), script.calls()), (1_000, 0));
     nothing_left(&queue.handle());
 }
@@ -328,7 +332,8 @@ fn q8_from_another_thread_it_waits_until_a_start_is_over() {
         noted.lock().unwrap().push("call has returned");
         std::future::ready(Ok::<_, Failure>(n))
     }));
-    let caller = std::thread::spawn(move || now(service.call(0)).map_err(|error: BoxError| error.to_string()));
+    let caller =
+        std::thread::spawn(move || now(service.call(0)).map_err(|error: BoxError| error.to_string()));
     is_inside.recv().unwrap();
     let noted = order.clone();
     let paused = handle.clone();

@@ -19,7 +19,10 @@ async fn q12_growing_grants_slots_at_once_in_order() {
         assert!(call.poll().is_pending());
     }
     handle.set_limit(3).unwrap();
-    assert_eq!(calls.iter().map(|call| call.is_woken()).collect::<Vec<_>>(), [false, true, true, false, false]);
+    assert_eq!(
+        calls.iter().map(|call| call.is_woken()).collect::<Vec<_>>(),
+        [false, true, true, false, false]
+    );
     let stats = handle.stats();
     assert_eq!((stats.limit, stats.running, stats.granted, stats.queued), (3, 3, 2, 2));
     for call in calls.iter_mut().rev() {

@@ -106,7 +106,8 @@ async fn q14_pausing_wakes_nobody_and_resuming_only_those_that_may_run() {
     for call in &mut calls {
         assert!(call.poll().is_pending());
     }
-    let woken = |calls: &[tower_sluice_test::ByHand<_>]| calls.iter().map(|call| call.wakes()).collect::<Vec<_>>();
+    let woken =
+        |calls: &[tower_sluice_test::ByHand<_>]| calls.iter().map(|call| call.wakes()).collect::<Vec<_>>();
     for _ in 0..100 {
         handle.pause();
     }

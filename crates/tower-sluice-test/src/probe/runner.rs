@@ -92,7 +92,8 @@ impl<Req, A, E, Res> Probe<Req, A, E, Res> {
         self
     }
 
-    /// Runs the checks, each over a fresh service that `layer` makes from the scripted one.
+    /// Runs the checks, each over a fresh service that `layer` makes from the scripted one. The panics that it plants
+    /// ("planted by the probe") are printed to standard error.
     ///
     /// # Panics
     /// If a check does not hold, with all that was found; or if the clock is not paused.

@@ -57,5 +57,5 @@ pub use self::measure::{Measure, MeasureLayer, Meter};
 pub use self::reading::{Cause, Reading};
 pub use self::rule::Rule;
 pub use self::shed::{Shed, ShedLayer};
-pub use self::signal::{AtLeast, Signal, Step};
+pub use self::signal::{AtLeast, Rung, Signal, Step};
 pub use self::window::{FactsWatch, Window, WindowDriver};

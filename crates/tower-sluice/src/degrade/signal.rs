@@ -198,19 +198,15 @@ impl<L: Clone + PartialEq + fmt::Debug> Signal<L> {
         self.shared.rungs.level(self.shared.rung()).clone()
     }
 
-    /// How many rungs below the best one the level is: 0 is the best. One atomic read.
-    pub fn position(&self) -> usize {
-        self.shared.rung()
+    /// The rung that holds now: its level, name and place together. One atomic read.
+    pub fn rung(&self) -> Rung<'_, L> {
+        let (rungs, position) = (&self.shared.rungs, self.shared.rung());
+        Rung { position, level: rungs.level(position), name: &rungs.names[position] }
     }
 
     /// The rungs, best first.
     pub fn rungs(&self) -> &[L] {
         &self.shared.rungs.levels
-    }
-
-    /// The name of the rung that holds now: what it prints with `Debug`, a string without its quotes.
-    pub fn name(&self) -> &str {
-        &self.shared.rungs.names[self.shared.rung()]
     }
 
     /// A gate that is open while the level is `level` or better.
@@ -281,7 +277,7 @@ impl<L> Clone for Signal<L> {
 /// The name of the rung that holds now.
 impl<L: Clone + PartialEq + fmt::Debug> fmt::Display for Signal<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        self.rung().fmt(f)
     }
 }
 
@@ -291,6 +287,37 @@ impl<L: Clone + PartialEq + fmt::Debug> fmt::Debug for Signal<L> {
             .field("ladder", &self.shared.name)
             .field("level", &self.level())
             .finish_non_exhaustive()
+    }
+}
+
+/// A rung of a ladder, as it was read from its [`Signal`]. Prints as its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rung<'a, L> {
+    position: usize,
+    level: &'a L,
+    name: &'a str,
+}
+
+impl<'a, L> Rung<'a, L> {
+    /// The level.
+    pub fn level(&self) -> &'a L {
+        self.level
+    }
+
+    /// Its name: what it prints with `Debug`, a string without its quotes.
+    pub fn name(&self) -> &'a str {
+        self.name
+    }
+
+    /// How many rungs below the best one it is: 0 is the best.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+}
+
+impl<L> fmt::Display for Rung<'_, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name)
     }
 }
 

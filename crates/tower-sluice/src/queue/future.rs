@@ -255,18 +255,20 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
         if let Stage::New { reserved } = self.lease.stage {
             // One that had no time left when it was called takes the longer way, where that is found.
             let expired = self.deadline != Tick::NEVER && self.deadline <= self.called;
-            if !reserved && self.lease.is_plain() && !expired {
-                if let Some(number) = self.lease.slots().try_start() {
-                    // New -> starting: nobody waits.
-                    self.number = number;
-                    self.lease.stage = Stage::Running(Stage::UNSEEN);
-                    // One in 16 is timed, so that a quiet queue knows how long an attempt takes.
-                    if self.deadline != Tick::NEVER && number.is_multiple_of(16) || events::enabled() {
-                        self.mark = self.lease.slots().clock.now();
-                        self.lease.timed = true;
-                    }
-                    return Poll::Ready(Ok(false));
+            if !reserved
+                && self.lease.is_plain()
+                && !expired
+                && let Some(number) = self.lease.slots().try_start()
+            {
+                // New -> starting: nobody waits.
+                self.number = number;
+                self.lease.stage = Stage::Running(Stage::UNSEEN);
+                // One in 16 is timed, so that a quiet queue knows how long an attempt takes.
+                if self.deadline != Tick::NEVER && number.is_multiple_of(16) || events::enabled() {
+                    self.mark = self.lease.slots().clock.now();
+                    self.lease.timed = true;
                 }
+                return Poll::Ready(Ok(false));
             }
             return self.poll_enter(cx, service, reserved);
         }
@@ -669,7 +671,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
                 self.lease.settings.policy.classifier().finish(&mut response, &Totals::new(attempts));
                 self.ended(events::outcome(end));
                 if A::HOLDS {
-                    let slot: Slot = self.lease.into_slot(end);
+                    let slot: Slot = self.lease.hand_over_slot(end);
                     Ok(self.lease.settings.mode.hold(response, slot))
                 } else {
                     self.lease.end(end, true);

@@ -16,6 +16,9 @@ use crate::reject::{Boxed, RespondWith, Typed};
 use crate::retry::RetryPolicy;
 use crate::verdict::{AnyError, Once};
 
+/// Reads a call's deadline from its request; see [`QueueLayer::deadline_from`].
+pub type ReadDeadline<Req> = fn(&Req) -> Option<Instant>;
+
 /// The policy of a queue that does not retry.
 pub type NoRetry = RetryPolicy<AnyError, Once>;
 
@@ -137,6 +140,11 @@ pub(super) fn check_limit(limit: usize) -> Result<usize, ConfigError> {
     } else {
         Err(ConfigError::new("limit", limit, "1 to 16777214 (to stop all calls, pause)"))
     }
+}
+
+/// The limit nearest to a number that was computed.
+pub(super) fn nearest_limit(limit: usize) -> usize {
+    limit.clamp(1, word::MAX_LIMIT)
 }
 
 impl<P, A> QueueLayer<P, A> {
@@ -276,17 +284,24 @@ impl<P, A> QueueLayer<P, A> {
 
     /// Rejections become the service's own error, by `From<Rejection>`.
     #[must_use]
-    pub fn typed(self) -> QueueLayer<P, Typed> {
-        self.answer(Typed)
+    pub fn typed(self) -> QueueLayer<P, A::With<Typed>>
+    where
+        A: Wrap,
+    {
+        self.map_answer(|mode| mode.with(Typed))
     }
 
     /// Rejections become responses, which `respond` makes of them.
     #[must_use]
-    pub fn respond_with<F>(self, respond: F) -> QueueLayer<P, RespondWith<F>> {
-        self.answer(RespondWith::new(respond))
+    pub fn respond_with<F>(self, respond: F) -> QueueLayer<P, A::With<RespondWith<F>>>
+    where
+        A: Wrap,
+    {
+        self.map_answer(|mode| mode.with(RespondWith::new(respond)))
     }
 
-    /// Answers by any [`Mode`](super::Mode).
+    /// Answers by any [`Mode`](super::Mode), which takes the present one's place whole:
+    /// [`deadline_from`](Self::deadline_from) comes after it.
     #[must_use]
     pub fn answer<A2>(self, mode: A2) -> QueueLayer<P, A2> {
         self.map(|policy| policy, |_| mode)
@@ -308,8 +323,8 @@ impl<P, A> QueueLayer<P, A> {
     #[must_use]
     pub fn deadline_from<Req>(
         self,
-        deadline: fn(&Req) -> Option<Instant>,
-    ) -> QueueLayer<P, DeadlineFrom<A, fn(&Req) -> Option<Instant>>> {
+        deadline: ReadDeadline<Req>,
+    ) -> QueueLayer<P, DeadlineFrom<A, ReadDeadline<Req>>> {
         self.map_answer(|mode| DeadlineFrom::new(mode, deadline))
     }
 

@@ -111,7 +111,7 @@ impl<P, A> Lease<P, A> {
     }
 
     /// Running -> done, but for the slot, which goes on.
-    pub(super) fn into_slot(&mut self, end: Option<End>) -> Slot {
+    pub(super) fn hand_over_slot(&mut self, end: Option<End>) -> Slot {
         let running = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Running(key) if key != Stage::UNSEEN => Some(key),
             _ => None,

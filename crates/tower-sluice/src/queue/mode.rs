@@ -9,15 +9,20 @@ use super::slot::Slot;
 use crate::BoxError;
 use crate::reject::{Answer, Boxed, Rejection, RespondWith, Typed};
 
-/// What a mode puts between the queue and the service.
-///
-/// Apart from [`Mode`], since it is decided before the request's type is known.
+/// What a mode is before the request's type is known: what it puts between the queue and the service, and how another
+/// answer takes its place.
 pub trait Wrap {
     /// The service that the queue calls.
     type Inner<S>;
 
     /// Wraps the service that the layer was given.
     fn wrap<S>(&self, service: S) -> Self::Inner<S>;
+
+    /// This mode with another way for rejections to reach the caller.
+    type With<A>;
+
+    /// Answers as `answer` does, and keeps all else: what is read from requests, what is put around the service.
+    fn with<A>(self, answer: A) -> Self::With<A>;
 }
 
 /// The answer mode of a queue.
@@ -43,9 +48,14 @@ pub trait Mode<Req, Res, E>: Answer<Res, E> {
 
 impl Wrap for Boxed {
     type Inner<S> = S;
+    type With<A> = A;
 
     fn wrap<S>(&self, service: S) -> S {
         service
+    }
+
+    fn with<A>(self, answer: A) -> A {
+        answer
     }
 }
 
@@ -53,9 +63,14 @@ impl<Req, Res, E: Into<BoxError>> Mode<Req, Res, E> for Boxed {}
 
 impl Wrap for Typed {
     type Inner<S> = S;
+    type With<A> = A;
 
     fn wrap<S>(&self, service: S) -> S {
         service
+    }
+
+    fn with<A>(self, answer: A) -> A {
+        answer
     }
 }
 
@@ -63,9 +78,14 @@ impl<Req, Res, E: From<Rejection>> Mode<Req, Res, E> for Typed {}
 
 impl<F> Wrap for RespondWith<F> {
     type Inner<S> = S;
+    type With<A> = A;
 
     fn wrap<S>(&self, service: S) -> S {
         service
+    }
+
+    fn with<A>(self, answer: A) -> A {
+        answer
     }
 }
 
@@ -94,9 +114,14 @@ impl<A: fmt::Debug, F> fmt::Debug for DeadlineFrom<A, F> {
 
 impl<A: Wrap, F> Wrap for DeadlineFrom<A, F> {
     type Inner<S> = A::Inner<S>;
+    type With<A2> = DeadlineFrom<A::With<A2>, F>;
 
     fn wrap<S>(&self, service: S) -> A::Inner<S> {
         self.mode.wrap(service)
+    }
+
+    fn with<A2>(self, answer: A2) -> DeadlineFrom<A::With<A2>, F> {
+        DeadlineFrom { mode: self.mode.with(answer), deadline: self.deadline }
     }
 }
 

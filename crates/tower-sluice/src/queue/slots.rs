@@ -17,7 +17,7 @@ use slab::Slab;
 use super::gate::{Gate, Opens};
 use super::line::{Key, Line};
 use super::observers::{Figures, Observers, Until};
-use super::sync::{AtomicU64, Mutex, Ordering, lock, yield_now};
+use super::sync::{AtomicU64, Condvar, Mutex, Ordering, lock, wait};
 use super::time::{Clock, Tick};
 use super::wakers::Wakers;
 use super::word::{UNLIMITED, Word};
@@ -86,6 +86,9 @@ pub(super) type ClassKey = u16;
 
 /// The class of calls that came through none. They need not take the lock.
 pub(super) const NO_CLASS: ClassKey = 0;
+
+/// Between the orders of two arrivals in a row lies room for those who join the end of the line meanwhile.
+const ORDERS_AN_ARRIVAL: u64 = 1 << 16;
 
 /// What is counted for each class.
 #[derive(Clone, Copy, Debug)]
@@ -178,6 +181,8 @@ struct State {
     deferred: usize,
     reserved: usize,
     stalled: usize,
+    /// The order of the last call that came back to the end of the line.
+    last_back: u64,
     /// Who stands at the head and has been told to watch the time.
     watcher: Option<Key>,
     classes: Vec<Class>,
@@ -260,6 +265,8 @@ pub(super) struct Slots {
     /// How many calls were admitted; a call's number is the count before it.
     arrivals: AtomicU64,
     state: Mutex<State>,
+    /// Notified when the last start is over, and on resume: what pausers wait for.
+    starts_over: Condvar,
     pub(super) clock: Clock,
 }
 
@@ -284,12 +291,14 @@ impl Slots {
                 deferred: 0,
                 reserved: 0,
                 stalled: 0,
+                last_back: 0,
                 watcher: None,
                 classes: vec![Class::new()],
                 reasons: Slab::new(),
                 counts: Counts::default(),
                 shown: Shown::default(),
             }),
+            starts_over: Condvar::new(),
             clock: Clock::new(),
         }
     }
@@ -383,7 +392,7 @@ impl Slots {
                 return Entered::Started { arrival, paced: state.gate.is_paced() };
             }
             let key = state.queue(arrival, waker.take(), ticket, now);
-            state.line.join(key, arrival);
+            state.line.join(key, arrival * ORDERS_AN_ARRIVAL);
             let timeout = state.timeout(key, longest, now).unwrap_or(now);
             Entered::Queued { key, arrival, look_at: timeout.min(state.watch(key, now)) }
         })
@@ -473,7 +482,16 @@ impl Slots {
     /// Starting -> running: the inner service's `call` has returned, or panicked.
     #[inline]
     pub(super) fn started(&self) {
-        self.word.started();
+        if self.word.started() {
+            self.tell_pausers();
+        }
+    }
+
+    #[cold]
+    fn tell_pausers(&self) {
+        // With the lock: a pauser has then seen this start's end, or waits already.
+        drop(lock(&self.state));
+        self.starts_over.notify_all();
     }
 
     /// A start that came to nothing before [`record_start`](Self::record_start): the pace is not used up.
@@ -484,7 +502,9 @@ impl Slots {
     /// Starting -> done: the slot came too late for the call.
     pub(super) fn give_up_start(&self, paced: bool, class: ClassKey) {
         self.section(|state, _| {
-            self.word.started();
+            if self.word.started() {
+                self.starts_over.notify_all();
+            }
             self.word.release();
             if paced {
                 state.gate.returned();
@@ -497,7 +517,9 @@ impl Slots {
     pub(super) fn unready(&self, arrival: u64, waker: Waker, ticket: Ticket, now: Tick) -> Key {
         let mut waker = Some(waker);
         self.section(|state, _| {
-            self.word.started();
+            if self.word.started() {
+                self.starts_over.notify_all();
+            }
             let key = state.queue(arrival, waker.take(), ticket, now);
             if state.paused_at.is_some() {
                 self.word.release();
@@ -564,7 +586,7 @@ impl Slots {
                 state.deferred += 1;
             } else {
                 // Behind all that wait now, so that no failing call can spin on a slot.
-                state.line.join(key, self.arrivals.load(Ordering::Acquire));
+                self.join_back(state, key);
                 // It is awake already, as in `poll`.
                 self.grant(state, wakers);
             }
@@ -588,7 +610,7 @@ impl Slots {
             state.deferred -= 1;
             match state.requeue {
                 Requeue::Arrival => state.line.rejoin(key),
-                Requeue::Back => state.line.join(key, self.arrivals.load(Ordering::Acquire)),
+                Requeue::Back => self.join_back(state, key),
             }
             self.grant(state, wakers);
             state.line.get_mut(key).waker = own;
@@ -652,14 +674,10 @@ impl Slots {
         if inside {
             return;
         }
-        let mut looks = 0_u32;
-        while self.word.read().starting() > 0 {
-            looks += 1;
-            // Resumed by somebody else meanwhile: new starts may go on for ever.
-            if looks.is_multiple_of(16) && !self.is_paused() {
-                return;
-            }
-            yield_now();
+        let mut state = lock(&self.state);
+        // If somebody resumes meanwhile, new starts may go on for ever.
+        while self.word.read().starting() > 0 && state.paused_at.is_some() {
+            state = wait(&self.starts_over, state);
         }
     }
 
@@ -677,6 +695,7 @@ impl Slots {
                 }
             }
             state.watcher = None;
+            self.starts_over.notify_all();
         });
     }
 
@@ -920,6 +939,15 @@ impl Slots {
         }
     }
 
+    /// Joins the end of the line: behind all that have arrived, before the next that will.
+    fn join_back(&self, state: &mut State, key: Key) {
+        let next = self.arrivals.load(Ordering::Acquire) * ORDERS_AN_ARRIVAL;
+        let first = next.saturating_sub(ORDERS_AN_ARRIVAL) + 1;
+        // Beyond 65 535 since the last arrival they share a number, and stand as they came.
+        state.last_back = (state.last_back + 1).clamp(first, next.saturating_sub(1).max(first));
+        state.line.join(key, state.last_back);
+    }
+
     /// Granted, readying -> queued: those that hold a slot and have not started, since no attempt may start now.
     ///
     /// One that readies is woken, to give up what the inner service holds for it.
@@ -1023,7 +1051,10 @@ impl State {
     fn queue(&mut self, arrival: u64, waker: Option<Waker>, ticket: Ticket, now: Tick) -> Key {
         let since = self.active(now);
         self.class(ticket.class).waiting += 1;
-        self.line.insert(arrival, Call { waker, since, ticket, stage: Stage::Queued, stalled: false })
+        self.line.insert(
+            arrival * ORDERS_AN_ARRIVAL,
+            Call { waker, since, ticket, stage: Stage::Queued, stalled: false },
+        )
     }
 
     /// A member that was withdrawn is queued, and has yet to join the line again.
@@ -1091,11 +1122,13 @@ impl State {
 
     /// When the head has to look again, since only time holds it back.
     fn watch(&mut self, key: Key, now: Tick) -> Tick {
-        if self.paused_at.is_none() && self.gate.is_timed() && self.line.front() == Some(key) {
-            if let Opens::At(at) = self.gate.opens(now) {
-                self.watcher = Some(key);
-                return at;
-            }
+        if self.paused_at.is_none()
+            && self.gate.is_timed()
+            && self.line.front() == Some(key)
+            && let Opens::At(at) = self.gate.opens(now)
+        {
+            self.watcher = Some(key);
+            return at;
         }
         if self.watcher == Some(key) {
             self.watcher = None;

@@ -4,19 +4,20 @@
 
 #[cfg(not(sluice_loom))]
 pub(super) use std::{
-    sync::Mutex,
-    sync::MutexGuard,
     sync::atomic::{AtomicU64, Ordering},
-    thread::yield_now,
+    sync::{Condvar, Mutex, MutexGuard},
 };
 
 #[cfg(sluice_loom)]
 pub(super) use loom::{
-    sync::Mutex,
-    sync::MutexGuard,
     sync::atomic::{AtomicU64, Ordering},
-    thread::yield_now,
+    sync::{Condvar, Mutex, MutexGuard},
 };
+
+/// Waits until notified, and locks again.
+pub(super) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    condvar.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner())
+}
 
 /// Locks, whatever a panic elsewhere left behind: nothing of a user's runs under our locks, so that what they
 /// guard is whole.

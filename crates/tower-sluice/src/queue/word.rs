@@ -79,10 +79,11 @@ impl Word {
         }
     }
 
-    /// The inner service's `call` has returned.
+    /// The inner service's `call` has returned; `true` where it was the last to, and a pauser may wait for that.
     #[inline]
-    pub(super) fn started(&self) {
-        self.0.fetch_sub(STARTING, Ordering::Release);
+    pub(super) fn started(&self) -> bool {
+        let before = Reading(self.0.fetch_sub(STARTING, Ordering::AcqRel));
+        before.is_slow() && before.starting() == 1
     }
 
     /// Gives the slot back; `true` where the lock has to be taken now, since others wait or watch.
@@ -133,7 +134,7 @@ mod tests {
             let now = word.read();
             assert_eq!((now.limit(), now.running(), now.starting(), now.is_slow()), (limit, 2, 2, true));
         }
-        word.started();
+        assert!(!word.started(), "another one starts");
         assert!(word.release());
         word.fast();
         let now = word.read();
