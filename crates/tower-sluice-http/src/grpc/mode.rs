@@ -52,7 +52,7 @@ impl<A> GrpcClientMode<A> {
 }
 
 pub(super) fn call_options<B>(request: &Request<B>) -> CallOptions {
-    let mut options: CallOptions = request.extensions().get().cloned().unwrap_or_default();
+    let mut options = crate::mode::call_options(request);
     if let Some(deadline) =
         grpc_timeout(request.headers()).and_then(|timeout| Instant::now().checked_add(timeout))
     {
