@@ -19,6 +19,7 @@ mod count;
 mod floor;
 mod gate;
 mod holding;
+mod levels;
 mod link;
 mod ours;
 mod overhead;
@@ -50,6 +51,7 @@ const EXPERIMENTS: &[Experiment] = &[
     ("aws", aws::run),
     ("holding", holding::run),
     ("storm", storm::run),
+    ("levels", levels::run),
     ("link", link::run),
     ("soak", soak::run),
 ];

@@ -157,7 +157,8 @@ fn measure() -> HashMap<&'static str, Figures> {
         let _inside = runtime.enter();
         cases.iter().map(|case| (case.build)()).collect()
     };
-    let counts: Vec<(f64, f64)> = built.iter_mut().map(|b| allocations(&mut |calls| (b.run)(&runtime, calls))).collect();
+    let counts: Vec<(f64, f64)> =
+        built.iter_mut().map(|b| allocations(&mut |calls| (b.run)(&runtime, calls))).collect();
 
     // Rounds of about a millisecond each, in an order that rotates.
     let mut nanos = vec![Vec::with_capacity(ROUNDS); built.len()];
@@ -221,7 +222,8 @@ fn threads() -> (f64, f64) {
     const CALLS: u64 = 100_000;
     let ours = ours::queue(LIMIT).layer(ready_at_once());
     let tower = peers::limit(ready_at_once(), LIMIT);
-    let rounds: Vec<(f64, f64)> = (0..ROUNDS).map(|_| (together(&ours, 2, CALLS), together(&tower, 2, CALLS))).collect();
+    let rounds: Vec<(f64, f64)> =
+        (0..ROUNDS).map(|_| (together(&ours, 2, CALLS), together(&tower, 2, CALLS))).collect();
     let (ours, tower): (Vec<_>, Vec<_>) = rounds.into_iter().unzip();
     (stats::median(&ours), stats::median(&tower))
 }

@@ -128,7 +128,11 @@ impl Built {
 
     /// Calls on one handle that are all turned away. `rejected` tells an answer that means so; `keep` is what makes
     /// the stack full, and lives as long as the run.
-    pub fn rejected<S, K: 'static>(mut service: S, keep: K, rejected: fn(&Result<u64, S::Error>) -> bool) -> Self
+    pub fn rejected<S, K: 'static>(
+        mut service: S,
+        keep: K,
+        rejected: fn(&Result<u64, S::Error>) -> bool,
+    ) -> Self
     where
         S: Service<u64, Response = u64> + 'static,
     {

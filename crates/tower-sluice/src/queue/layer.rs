@@ -142,6 +142,11 @@ pub(super) fn check_limit(limit: usize) -> Result<usize, ConfigError> {
     }
 }
 
+/// The limit nearest to a number that was computed.
+pub(super) fn nearest_limit(limit: usize) -> usize {
+    limit.clamp(1, word::MAX_LIMIT)
+}
+
 impl<P, A> QueueLayer<P, A> {
     /// How many calls may be waiting, queued or deferred, beside those that run: a new call is turned away once
     /// as many calls are in the queue as `limit` + `max_waiting`.
