@@ -169,10 +169,10 @@ impl<B> ReplayBody<B> {
                 self.place = Place::Done;
                 break 'step Step::End;
             }
-            if !state.is_at_the_cap(tape.cap) && matches!(state.source, Source::Here(_)) {
-                if let Source::Here(source) = std::mem::replace(&mut state.source, Source::Lent) {
-                    break 'step Step::Poll(source);
-                }
+            if !state.is_at_the_cap(tape.cap)
+                && let Some(source) = state.source.lend()
+            {
+                break 'step Step::Poll(source);
             }
             match waker.take() {
                 Some(waker) => {
@@ -355,7 +355,7 @@ where
 
     fn size_hint(&self) -> SizeHint {
         match (&self.tape, self.place) {
-            (Some(tape), Place::Fresh) => tape.whole.clone(),
+            (Some(tape), Place::Fresh) => tape.whole,
             (Some(tape), Place::Reading(next)) => tape.lock().hint(next),
             _ => SizeHint::with_exact(0),
         }

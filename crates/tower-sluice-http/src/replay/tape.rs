@@ -62,6 +62,19 @@ pub(super) enum Source<B> {
     Gone,
 }
 
+impl<B> Source<B> {
+    /// The body, if it is here.
+    pub(super) fn lend(&mut self) -> Option<Pin<Box<B>>> {
+        match std::mem::replace(self, Self::Lent) {
+            Self::Here(source) => Some(source),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
 /// The body and what was read of it.
 pub(super) struct Tape<B> {
     state: Mutex<State<B>>,
@@ -108,7 +121,7 @@ impl<B: Body> Tape<B> {
             complete: true,
             ended: empty,
             failed: false,
-            left: whole.clone(),
+            left: whole,
             made: 0,
             turn: 0,
             fresh: 0,
@@ -236,4 +249,3 @@ impl fmt::Debug for Intact {
         f.debug_struct("Intact").finish_non_exhaustive()
     }
 }
-
