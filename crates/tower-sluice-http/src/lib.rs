@@ -13,6 +13,7 @@
 //! | [`replay`] | bodies that can be sent again |
 //! | [`HttpAnswer`] | the stack's own decisions as responses: 503, 429, 504 |
 //! | [`HttpMode`] | lets a request bring its own [`CallOptions`](queue::CallOptions) |
+//! | [`http_measure`] | counts how attempts end, for a ladder |
 //! | [`level_layer`], [`Level`] | the level that holds, in a request's extensions and for axum's handlers |
 //! | [`attempts`] | how many attempts a response took |
 
@@ -20,6 +21,7 @@ mod answer;
 mod client_error;
 mod config;
 mod level;
+mod measure;
 mod mode;
 mod repeat;
 mod retry_after;
@@ -36,6 +38,7 @@ pub use crate::client_error::client_error_verdict;
 #[cfg(feature = "axum")]
 pub use crate::level::NoLevel;
 pub use crate::level::{HttpLevelFuture, HttpLevelLayer, HttpTellLevel, Level, level_layer};
+pub use crate::measure::http_measure;
 pub use crate::mode::HttpMode;
 pub use crate::repeat::{AttemptNumber, CloneBody, CopyBody, EmptyBody, HttpRepeat};
 pub use crate::retry_after::retry_after;
