@@ -229,10 +229,10 @@ impl Crowd {
                 for _ in 0..(n + attempt) % 4 {
                     tokio::task::yield_now().await;
                 }
-                if attempt % 16 == 0 {
+                if attempt.is_multiple_of(16) {
                     tokio::time::sleep(ms(1)).await;
                 }
-                if attempt % 3 == 0 { Err("every third") } else { Ok(()) }
+                if attempt.is_multiple_of(3) { Err("every third") } else { Ok(()) }
             }
         })
     }
