@@ -8,6 +8,7 @@ experiments=(
   overhead   # cost of one call, uncontended
   waiting    # cost of calls that wait
   spread     # retries of calls that failed in the same instant
+  link       # links that lose one server in the same instant
 )
 
 cargo build --release -p lab

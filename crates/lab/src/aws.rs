@@ -48,7 +48,12 @@ const KINDS: [Kind; 6] = [
     Kind {
         name: "exponential",
         delays: |seed, client| second_step(Jitter::None, seed, client),
-        reference: [(10, 3534.0, 51.0), (50, 36544.0, 622.0), (100, 63820.0, 1866.0), (190, 101_009.0, 5175.0)],
+        reference: [
+            (10, 3534.0, 51.0),
+            (50, 36544.0, 622.0),
+            (100, 63820.0, 1866.0),
+            (190, 101_009.0, 5175.0),
+        ],
         judged: false,
     },
     Kind {
@@ -193,7 +198,9 @@ pub fn run() -> Report {
     let mut found = vec![Vec::new(); KINDS.len()];
     for (kind, found) in KINDS.iter().zip(&mut found) {
         found.extend(counts.iter().map(|clients| mean(kind, *clients)));
-        let of = |clients: u64| counts.iter().position(|count| *count == clients).map(|i| found[i]).unwrap_or_default();
+        let of = |clients: u64| {
+            counts.iter().position(|count| *count == clients).map(|i| found[i]).unwrap_or_default()
+        };
         for (clients, reference_ms, reference_calls) in kind.reference {
             let (ms, writes) = of(clients);
             let judged = kind.judged && clients <= 100;
@@ -208,7 +215,9 @@ pub fn run() -> Report {
         calls.series(kind.name, counts.iter().zip(found.iter()).map(|(n, (_, writes))| (*n as f64, *writes)));
     }
     for (i, clients) in counts.iter().enumerate() {
-        let cells = found.iter().map(|found| format!("{} / {}", number(found[i].0.round()), number(found[i].1.round())));
+        let cells = found
+            .iter()
+            .map(|found| format!("{} / {}", number(found[i].0.round()), number(found[i].1.round())));
         table.line(std::iter::once(clients.to_string()).chain(cells));
     }
     report.table(table);

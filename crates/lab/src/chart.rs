@@ -146,7 +146,9 @@ impl Axis {
             (low, high) = (1.0, 10.0);
         }
         match scale {
-            Scale::Linear => Self { scale, low: low.min(0.0), high: if high > low.min(0.0) { high } else { low + 1.0 } },
+            Scale::Linear => {
+                Self { scale, low: low.min(0.0), high: if high > low.min(0.0) { high } else { low + 1.0 } }
+            }
             Scale::Log => {
                 let (low, high) = (10f64.powf(low.log10().floor()), 10f64.powf(high.log10().ceil()));
                 Self { scale, low, high: if high > low { high } else { low * 10.0 } }
@@ -172,7 +174,10 @@ impl Axis {
                 let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|s| *s >= rough);
                 let step = step.unwrap_or(10.0 * power);
                 let first = (self.low / step).ceil();
-                (0..8).map(|i| (first + f64::from(i)) * step).take_while(|tick| *tick <= self.high * 1.000_001).collect()
+                (0..8)
+                    .map(|i| (first + f64::from(i)) * step)
+                    .take_while(|tick| *tick <= self.high * 1.000_001)
+                    .collect()
             }
             Scale::Log => {
                 let decades = (self.high / self.low).log10().round() as i32;
@@ -198,6 +203,10 @@ mod tests {
 
     #[test]
     fn a_chart_without_points_still_draws() {
-        assert!(Chart::new("e.svg", "<empty>", ("x", Scale::Log), ("y", Scale::Linear)).svg().contains("&lt;empty&gt;"));
+        assert!(
+            Chart::new("e.svg", "<empty>", ("x", Scale::Log), ("y", Scale::Linear))
+                .svg()
+                .contains("&lt;empty&gt;")
+        );
     }
 }

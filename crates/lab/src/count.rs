@@ -31,7 +31,8 @@ pub fn child(mut args: impl Iterator<Item = String>) -> ExitCode {
         eprintln!("lab: {CHILD} needs an experiment, a case and a number of calls");
         return ExitCode::FAILURE;
     };
-    let (Some(case), Ok(calls)) = (cases(&experiment).into_iter().find(|case| case.id == id), calls.parse()) else {
+    let (Some(case), Ok(calls)) = (cases(&experiment).into_iter().find(|case| case.id == id), calls.parse())
+    else {
         eprintln!("lab: there is no case {id} in {experiment}, or {calls} is no number");
         return ExitCode::FAILURE;
     };
@@ -49,7 +50,8 @@ pub const MISSING: &str = "not counted: valgrind is missing";
 
 /// Whether instructions can be counted here.
 pub fn available() -> bool {
-    let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let version =
+        Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     version.is_ok_and(|status| status.success())
 }
 
@@ -77,7 +79,8 @@ pub fn instructions(experiment: &str, id: &str, calls: u64) -> Option<f64> {
     let [once, twice] = children.map(|child| {
         let output = child.wait_with_output().expect("a child can be awaited");
         let text = String::from_utf8_lossy(&output.stderr);
-        let counted = text.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse::<f64>().ok());
+        let counted =
+            text.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse::<f64>().ok());
         match counted {
             Some(counted) if output.status.success() => counted,
             _ => panic!("callgrind failed on {id}:\n{text}"),

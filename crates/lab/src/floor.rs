@@ -63,7 +63,13 @@ impl<S: Service<Req> + Clone, Req> Service<Req> for Floor<S> {
 
     fn call(&mut self, request: Req) -> Self::Future {
         let service = self.inner.clone();
-        FloorFuture { line: Arc::clone(&self.line), ticket: None, service, request: Some(request), running: None }
+        FloorFuture {
+            line: Arc::clone(&self.line),
+            ticket: None,
+            service,
+            request: Some(request),
+            running: None,
+        }
     }
 }
 

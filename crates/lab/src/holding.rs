@@ -164,8 +164,10 @@ fn rates(report: &mut Report) {
             let policy = RetryPolicy::new(u32::MAX, Backoff::exponential(load.longest(), load.longest()));
             QueueLayer::new(load.slots).seed(SEED).retry(policy).layer(upstream(load, seen))
         });
-        let inside = rate(load, |seen| peers::limit(Retry::new(patient(load), upstream(load, seen)), load.slots));
-        let outside = rate(load, |seen| Retry::new(patient(load), peers::limit(upstream(load, seen), load.slots)));
+        let inside =
+            rate(load, |seen| peers::limit(Retry::new(patient(load), upstream(load, seen)), load.slots));
+        let outside =
+            rate(load, |seen| Retry::new(patient(load), peers::limit(upstream(load, seen), load.slots)));
         let name = load.name();
         report.row(
             Row::new(format!("{name}: ours, against N(1-p)/s"), "calls/s", ours.0)
@@ -176,8 +178,14 @@ fn rates(report: &mut Report) {
             Row::new(format!("{name}: most attempts at once"), "attempts", ours.1 as f64)
                 .bar(Bar::Exactly(load.slots as f64)),
         );
-        report.row(Row::new(format!("{name}: ours, against tower Retry > ConcurrencyLimit"), "calls/s", ours.0).peer(outside.0));
-        report.row(Row::new(format!("{name}: ours, against tower ConcurrencyLimit > Retry"), "calls/s", ours.0).peer(inside.0));
+        report.row(
+            Row::new(format!("{name}: ours, against tower Retry > ConcurrencyLimit"), "calls/s", ours.0)
+                .peer(outside.0),
+        );
+        report.row(
+            Row::new(format!("{name}: ours, against tower ConcurrencyLimit > Retry"), "calls/s", ours.0)
+                .peer(inside.0),
+        );
         report.row(
             Row::new(format!("{name}: ours, against N(1-p)/(s+pb)"), "calls/s", ours.0).peer(load.held()),
         );
@@ -318,7 +326,8 @@ fn waits(calls: &[Call], seed: u64) -> Waits {
 
 /// Where a call goes that comes back.
 fn orders(report: &mut Report) {
-    let load = Arrivals { rate: 76.0, hopeless: 0.0, fails: 0.2, bound: usize::MAX, call_timeout: Duration::MAX };
+    let load =
+        Arrivals { rate: 76.0, hopeless: 0.0, fails: 0.2, bound: usize::MAX, call_timeout: Duration::MAX };
     let both = [Requeue::Back, Requeue::Arrival].map(|order| {
         (0..SEEDS).fold(Waits::default(), |mut all, seed| {
             let waits = waits(&open_loop(load, seed, order), seed);
@@ -336,9 +345,13 @@ fn orders(report: &mut Report) {
         ("stays after a return alone", |w| &w.returned, 0.15),
     ] {
         report.row(
-            Row::new(format!("99th percentile in the line, Arrival against Back: {case}"), "s", last(pick(arrival)))
-                .peer(last(pick(back)))
-                .bar(Bar::RatioAtMost(bar)),
+            Row::new(
+                format!("99th percentile in the line, Arrival against Back: {case}"),
+                "s",
+                last(pick(arrival)),
+            )
+            .peer(last(pick(back)))
+            .bar(Bar::RatioAtMost(bar)),
         );
     }
     let mut chart = Chart::new(
@@ -349,7 +362,8 @@ fn orders(report: &mut Report) {
     );
     for (order, waits) in [("Back", back), ("Arrival", arrival)] {
         for (which, values) in [("retried", &waits.retried), ("first attempts", &waits.first)] {
-            let points = (0..=200).map(|i| f64::from(i) / 200.0).map(|q| (q * 100.0, stats::quantile(values, q)));
+            let points =
+                (0..=200).map(|i| f64::from(i) / 200.0).map(|q| (q * 100.0, stats::quantile(values, q)));
             chart.series(format!("{order}: {which}"), points.collect::<Vec<_>>());
         }
     }
@@ -359,9 +373,12 @@ fn orders(report: &mut Report) {
     let load = Arrivals { rate: 72.0, hopeless: 0.3, bound: 1_024, ..load };
     let [back, arrival] = [Requeue::Back, Requeue::Arrival].map(|order| fresh_success(load, order));
     let name = "30 % hopeless calls, 150 % load";
-    report.row(Row::new(format!("{name}: success of the others, Arrival and Back"), "share", arrival).peer(back));
     report.row(
-        Row::new(format!("{name}: how far the orders differ"), "share", (arrival - back).abs()).bar(Bar::AtMost(0.02)),
+        Row::new(format!("{name}: success of the others, Arrival and Back"), "share", arrival).peer(back),
+    );
+    report.row(
+        Row::new(format!("{name}: how far the orders differ"), "share", (arrival - back).abs())
+            .bar(Bar::AtMost(0.02)),
     );
     let load = Arrivals { bound: 256, call_timeout: Duration::from_secs(10), ..load };
     let [back, arrival] = [Requeue::Back, Requeue::Arrival].map(|order| fresh_success(load, order));

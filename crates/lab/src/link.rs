@@ -224,7 +224,8 @@ fn soak() -> Soaked {
         let mut state = link.state();
         drop(link);
         // C6: the driver ends, and with it the reader's view.
-        violations += u64::from(timeout(STUCK, async { while state.changed().await.is_ok() {} }).await.is_err());
+        violations +=
+            u64::from(timeout(STUCK, async { while state.changed().await.is_ok() {} }).await.is_err());
         Soaked {
             losses,
             violations: violations + broken_rules.load(SeqCst),

@@ -19,6 +19,7 @@ mod count;
 mod floor;
 mod gate;
 mod holding;
+mod levels;
 mod link;
 mod ours;
 mod overhead;
@@ -34,13 +35,11 @@ mod workers;
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use report::Report;
+use report::Experiment;
 use std::process::ExitCode;
 
 #[global_allocator]
 static ALLOCATOR: alloc::Counting = alloc::Counting;
-
-type Experiment = (&'static str, fn() -> Report);
 
 /// Every experiment, in the order in which `all` runs them: times first, while the heap is still small.
 const EXPERIMENTS: &[Experiment] = &[
@@ -50,6 +49,7 @@ const EXPERIMENTS: &[Experiment] = &[
     ("aws", aws::run),
     ("holding", holding::run),
     ("storm", storm::run),
+    ("levels", levels::run),
     ("link", link::run),
     ("soak", soak::run),
 ];

@@ -65,8 +65,6 @@ pub struct Row {
     rule: Option<Bar>,
 }
 
-
-
 impl Row {
     /// A figure of ours, which may be missing (see [`note`](Self::note)).
     pub fn new(case: impl Into<String>, unit: impl Into<String>, ours: impl Into<Option<f64>>) -> Self {
@@ -146,14 +144,20 @@ impl Table {
 /// Markdown with its columns aligned, so that it reads well as plain text too.
 fn aligned(head: &[String], lines: &[Vec<String>]) -> String {
     let width = |column: usize| {
-        lines.iter().chain([&head.to_vec()]).filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max()
+        lines
+            .iter()
+            .chain([&head.to_vec()])
+            .filter_map(|line| line.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
     };
     let widths: Vec<usize> = (0..head.len()).map(|column| width(column).unwrap_or(0).max(3)).collect();
     let mut out = String::new();
     let mut put = |cells: &[String]| {
         for (column, cell) in cells.iter().enumerate() {
             let width = widths.get(column).copied().unwrap_or(0);
-            let _ = if column == 0 { write!(out, "| {cell:<width$} ") } else { write!(out, "| {cell:>width$} ") };
+            let _ =
+                if column == 0 { write!(out, "| {cell:<width$} ") } else { write!(out, "| {cell:>width$} ") };
         }
         out.push_str("|\n");
     };
@@ -161,7 +165,11 @@ fn aligned(head: &[String], lines: &[Vec<String>]) -> String {
     put(&widths
         .iter()
         .enumerate()
-        .map(|(column, width)| if column == 0 { "-".repeat(*width) } else { format!("{}:", "-".repeat(width - 1)) })
+        .map(
+            |(column, width)| {
+                if column == 0 { "-".repeat(*width) } else { format!("{}:", "-".repeat(width - 1)) }
+            },
+        )
         .collect::<Vec<_>>());
     for line in lines {
         put(line);
@@ -187,6 +195,9 @@ fn figure(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), number)
 }
 
+/// The name of an experiment, and how it is run.
+pub type Experiment = (&'static str, fn() -> Report);
+
 /// Everything one experiment found.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -201,7 +212,14 @@ pub struct Report {
 impl Report {
     /// An empty report of `experiment`.
     pub fn new(experiment: &'static str, title: &'static str) -> Self {
-        Self { experiment, title, about: Vec::new(), rows: Vec::new(), tables: Vec::new(), charts: Vec::new() }
+        Self {
+            experiment,
+            title,
+            about: Vec::new(),
+            rows: Vec::new(),
+            tables: Vec::new(),
+            charts: Vec::new(),
+        }
     }
 
     /// Adds a paragraph that says how it was measured, or what to read out of it.
@@ -283,7 +301,8 @@ impl Report {
     fn page(&self) -> String {
         let mut out = format!("## {}\n\n{}", self.title, self.body());
         for chart in &self.charts {
-            let _ = writeln!(out, "![{}]({})\n", chart.title(), Path::new(PICTURES).join(chart.file()).display());
+            let _ =
+                writeln!(out, "![{}]({})\n", chart.title(), Path::new(PICTURES).join(chart.file()).display());
         }
         out
     }
@@ -293,7 +312,7 @@ impl Report {
 const PICTURES: &str = "measurements";
 
 /// Runs every experiment, writes `docs/measurements.md` with its pictures, and joins the rows into one report.
-pub fn all(experiments: &[(&'static str, fn() -> Report)]) -> std::io::Result<Report> {
+pub fn all(experiments: &[Experiment]) -> std::io::Result<Report> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     std::fs::create_dir_all(docs.join(PICTURES))?;
     let mut joined = Report::new("all", "All experiments");
@@ -310,7 +329,9 @@ pub fn all(experiments: &[(&'static str, fn() -> Report)]) -> std::io::Result<Re
         for chart in &report.charts {
             std::fs::write(docs.join(PICTURES).join(chart.file()), chart.svg())?;
         }
-        joined.rows.extend(report.rows.into_iter().map(|row| Row { case: format!("{name}: {}", row.case), ..row }));
+        joined
+            .rows
+            .extend(report.rows.into_iter().map(|row| Row { case: format!("{name}: {}", row.case), ..row }));
     }
     let page = format!("{}\n", page.trim_end());
     std::fs::write(docs.join("measurements.md"), page)?;
@@ -368,6 +389,9 @@ mod tests {
 
     #[test]
     fn numbers_keep_three_digits() {
-        assert_eq!(["0", "0.015", "0.5", "12.3", "540", "98765"], [0.0, 0.015, 0.5, 12.34, 540.0, 98765.4].map(number));
+        assert_eq!(
+            ["0", "0.015", "0.5", "12.3", "540", "98765"],
+            [0.0, 0.015, 0.5, 12.34, 540.0, 98765.4].map(number)
+        );
     }
 }

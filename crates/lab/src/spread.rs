@@ -53,7 +53,8 @@ impl Upstream {
     /// How long after its failure each call came back for the `retry`-th time, from 1.
     fn delays(&self, retry: usize) -> Vec<Duration> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let delays: Vec<_> = asked.iter().filter_map(|times| Some(*times.get(retry)? - times[retry - 1])).collect();
+        let delays: Vec<_> =
+            asked.iter().filter_map(|times| Some(*times.get(retry)? - times[retry - 1])).collect();
         assert_eq!(delays.len(), CALLS as usize, "a call was not retried");
         delays
     }
@@ -128,8 +129,10 @@ fn tower(failures: usize) -> Vec<Duration> {
 
 fn resilient(failures: usize) -> Vec<Duration> {
     spread(failures, |upstream| {
-        let backoff = ExponentialRandomBackoff::new(BASE, 0.5).expect("a half is a fraction").max_interval(CAP);
-        let retry = tower_resilience::retry::RetryLayer::<u64, u64, Fail>::builder().max_attempts(8).backoff(backoff);
+        let backoff =
+            ExponentialRandomBackoff::new(BASE, 0.5).expect("a half is a fraction").max_interval(CAP);
+        let retry =
+            tower_resilience::retry::RetryLayer::<u64, u64, Fail>::builder().max_attempts(8).backoff(backoff);
         retry.build().layer(upstream.service())
     })
 }
@@ -161,9 +164,11 @@ pub fn run() -> Report {
         ("in the queue", &ours_first, &ours_cap, &told),
         ("in tower's RetryLayer", &in_tower(1), &in_tower(AT_CAP), &told_in_tower),
     ] {
-        let row = Row::new(format!("first delays, {place}"), unit, densest(first)).peer(densest(&tower_first));
+        let row =
+            Row::new(format!("first delays, {place}"), unit, densest(first)).peer(densest(&tower_first));
         report.row(row.bar(Bar::AtMost(50.0)));
-        let row = Row::new(format!("delays at a cap of 30 s, {place}"), unit, densest(cap)).peer(densest(&tower_cap));
+        let row = Row::new(format!("delays at a cap of 30 s, {place}"), unit, densest(cap))
+            .peer(densest(&tower_cap));
         report.row(row.bar(Bar::AtMost(12.0)));
         let row = Row::new(format!("after Retry-After: 1 told to all, {place}"), unit, densest(told));
         report.row(row.bar(Bar::AtMost(75.0)));
@@ -172,7 +177,8 @@ pub fn run() -> Report {
         report.row(row.bar(Bar::Exactly(0.0)));
     }
 
-    let mut table = Table::new("Milliseconds after the failure:", ["case", "earliest", "median", "latest", unit]);
+    let mut table =
+        Table::new("Milliseconds after the failure:", ["case", "earliest", "median", "latest", unit]);
     let (resilient_first, resilient_cap) = (resilient(1), resilient(AT_CAP));
     for (case, delays) in [
         ("ours, first delays", &ours_first),

@@ -179,7 +179,10 @@ fn simulate(world: World, seed: u64) -> Vec<Call> {
             let mut number = 0;
             while now < END {
                 sleep_until(at(now)).await;
-                calls.lock().unwrap_or_else(PoisonError::into_inner).push(Call { arrived: now, ..Call::default() });
+                calls
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(Call { arrived: now, ..Call::default() });
                 let (answer, calls) = (client.clone().oneshot(number), Arc::clone(&calls));
                 tokio::spawn(async move {
                     let succeeded = answer.await.is_ok();
@@ -291,7 +294,8 @@ impl Outcome {
     }
 
     fn recovery_text(&self) -> String {
-        let mut all: Vec<f64> = self.recoveries.iter().map(|seconds| seconds.unwrap_or(f64::INFINITY)).collect();
+        let mut all: Vec<f64> =
+            self.recoveries.iter().map(|seconds| seconds.unwrap_or(f64::INFINITY)).collect();
         all.sort_by(f64::total_cmp);
         let text = |seconds: f64| if seconds.is_finite() { number(seconds) } else { "never".into() };
         let (first, last) = (text(all[0]), text(all[all.len() - 1]));
@@ -397,7 +401,8 @@ fn our_client_without_budget(network: Network, seed: u64) -> Client {
 
 fn retrying(budget: RetryBudget, network: Network, seed: u64) -> Client {
     let policy = RetryPolicy::new(ATTEMPTS, Backoff::exponential(BASE, CAP)).classify(verdict).budget(budget);
-    let queue = QueueLayer::unlimited().max_waiting(usize::MAX).attempt_timeout(PATIENCE).seed(seed).retry(policy);
+    let queue =
+        QueueLayer::unlimited().max_waiting(usize::MAX).attempt_timeout(PATIENCE).seed(seed).retry(policy);
     BoxCloneService::new(queue.layer(network))
 }
 
@@ -428,7 +433,15 @@ pub fn run() -> Report {
 
     let mut table = Table::new(
         "Side by side:",
-        ["calls/s", "layers", "recovery, s", "goodput", "in the trigger, of what is possible", "attempts a call then", "most"],
+        [
+            "calls/s",
+            "layers",
+            "recovery, s",
+            "goodput",
+            "in the trigger, of what is possible",
+            "attempts a call then",
+            "most",
+        ],
     );
     let mut line = |load: f64, layers: &str, outcome: &Outcome| {
         table.line([
@@ -443,7 +456,9 @@ pub fn run() -> Report {
         ]);
     };
 
-    for (load, goodput, attempts) in [(60.0, 0.960, 1.35), (80.0, 0.956, 1.25), (90.0, 0.955, 1.2), (95.0, 0.952, 1.2)] {
+    for (load, goodput, attempts) in
+        [(60.0, 0.960, 1.35), (80.0, 0.956, 1.25), (90.0, 0.955, 1.2), (95.0, 0.952, 1.2)]
+    {
         eprintln!("lab: {load} calls/s");
         let ours = outcome(World { load, ..base });
         let theirs = outcome(World { load, ..tower });
@@ -452,14 +467,17 @@ pub fn run() -> Report {
         let case = |what: &str| format!("{load} calls/s: {what}");
         let finite = |seconds: f64| seconds.is_finite().then_some(seconds);
         if load < 95.0 {
-            let row = Row::new(case("recovery"), "s", ours.recovery().min(END)).peer(finite(theirs.recovery()));
+            let row =
+                Row::new(case("recovery"), "s", ours.recovery().min(END)).peer(finite(theirs.recovery()));
             report.row(row.bar(Bar::AtMost(2.0)));
         }
         let row = Row::new(case("goodput from 60 s to 420 s"), "share", ours.goodput).peer(theirs.goodput);
         report.row(row.bar(Bar::AtLeast(goodput)));
-        let row = Row::new(case("success in the trigger, of what is possible"), "share", ours.during).peer(theirs.during);
+        let row = Row::new(case("success in the trigger, of what is possible"), "share", ours.during)
+            .peer(theirs.during);
         report.row(row.bar(Bar::AtLeast(0.85)));
-        let row = Row::new(case("attempts a call in the trigger"), "attempts", ours.attempts).peer(theirs.attempts);
+        let row =
+            Row::new(case("attempts a call in the trigger"), "attempts", ours.attempts).peer(theirs.attempts);
         report.row(row.bar(Bar::AtMost(attempts)));
         if load == base.load {
             chart(&mut report, base, &ours, &theirs);
@@ -471,23 +489,40 @@ pub fn run() -> Report {
     eprintln!("lab: what each protection is for");
     let without_deadline = outcome(World { server: our_server_without_deadline, ..base });
     line(base.load, "ours without the deadline", &without_deadline);
-    let row = Row::new("80 calls/s, without the deadline: success in the trigger", "share", without_deadline.during);
+    let row = Row::new(
+        "80 calls/s, without the deadline: success in the trigger",
+        "share",
+        without_deadline.during,
+    );
     report.row(row.bar(Bar::AtMost(0.25)));
 
     let without_budget = outcome(World { client: our_client_without_budget, ..base });
     line(base.load, "ours without the budget", &without_budget);
-    let row = Row::new("80 calls/s, without the budget: attempts a call in the trigger", "attempts", without_budget.attempts);
+    let row = Row::new(
+        "80 calls/s, without the budget: attempts a call in the trigger",
+        "attempts",
+        without_budget.attempts,
+    );
     report.row(row.bar(Bar::AtLeast(2.5)));
 
-    let bare = World { server: our_server_without_bound_and_deadline, client: our_client_without_budget, ..base };
+    let bare =
+        World { server: our_server_without_bound_and_deadline, client: our_client_without_budget, ..base };
     let bare = outcome(bare);
     line(base.load, "ours without bound, deadline and budget", &bare);
     let recovered = bare.recoveries.iter().flatten().count();
-    let row = Row::new("80 calls/s, without bound, deadline and budget: seeds that recover", "seeds", recovered as f64);
+    let row = Row::new(
+        "80 calls/s, without bound, deadline and budget: seeds that recover",
+        "seeds",
+        recovered as f64,
+    );
     report.row(row.bar(Bar::Exactly(0.0)));
 
     for (layers, server, client) in [
-        ("no layer, no retry", no_server_layer as fn(Server) -> Server, one_attempt as fn(Network, u64) -> Client),
+        (
+            "no layer, no retry",
+            no_server_layer as fn(Server) -> Server,
+            one_attempt as fn(Network, u64) -> Client,
+        ),
         ("tower Retry, no budget", no_server_layer, tower_retry),
         ("our server, tower Retry, no budget", our_server, tower_retry),
         ("no layer, our client", no_server_layer, our_client),
@@ -508,7 +543,10 @@ pub fn run() -> Report {
     let lax = outcome(World { server: |server| our_server_with_slack(0, server), ..erlang });
     line(erlang.load, "Erlang-4, bound 1 000, no budget, slack 2", &strict);
     line(erlang.load, "Erlang-4, bound 1 000, no budget, slack 0", &lax);
-    report.row(Row::new("90 calls/s, Erlang-4, no budget, bound 1 000, slack 2: goodput", "share", strict.goodput).bar(Bar::AtLeast(0.9)));
+    report.row(
+        Row::new("90 calls/s, Erlang-4, no budget, bound 1 000, slack 2: goodput", "share", strict.goodput)
+            .bar(Bar::AtLeast(0.9)),
+    );
     report.row(Row::new("the same with slack 0", "share", lax.goodput).bar(Bar::AtMost(0.5)));
 
     report.table(table);
@@ -524,11 +562,17 @@ fn chart(report: &mut Report, base: World, ours: &Outcome, theirs: &Outcome) {
     );
     let unlimited = outcome(World { server: no_server_layer, client: tower_retry, ..base });
     let once = outcome(World { server: no_server_layer, client: one_attempt, ..base });
-    for (name, outcome) in
-        [("ours", ours), ("tower Retry, budget", theirs), ("tower Retry, no budget", &unlimited), ("no retry", &once)]
-    {
+    for (name, outcome) in [
+        ("ours", ours),
+        ("tower Retry, budget", theirs),
+        ("tower Retry, no budget", &unlimited),
+        ("no retry", &once),
+    ] {
         let points = outcome.cohorts.iter().enumerate();
-        chart.series(name, points.map(|(i, share)| ((i as f64 + 0.5) * COHORT, share * 100.0)).collect::<Vec<_>>());
+        chart.series(
+            name,
+            points.map(|(i, share)| ((i as f64 + 0.5) * COHORT, share * 100.0)).collect::<Vec<_>>(),
+        );
     }
     report.chart(chart);
 }

@@ -54,7 +54,7 @@ impl<A> GrpcClientMode<A> {
 }
 
 pub(super) fn call_options<B>(request: &Request<B>) -> CallOptions {
-    let mut options: CallOptions = request.extensions().get().cloned().unwrap_or_default();
+    let mut options = crate::mode::call_options(request);
     let timeout = grpc_timeout(request.headers());
     if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(allowance(timeout))) {
         options.deadline = Some(options.deadline.map_or(deadline, |own| own.min(deadline)));

@@ -59,6 +59,7 @@
 //! line, not what does not run at once (though [`max_waiting(0)`](QueueLayer::max_waiting) does).
 mod class;
 mod events;
+mod follow;
 mod future;
 mod gate;
 mod handle;
@@ -76,6 +77,7 @@ mod service;
 mod shared;
 mod slot;
 mod slots;
+mod source;
 mod starting;
 mod stats;
 mod sync;
@@ -88,6 +90,7 @@ mod word;
 pub mod batch;
 
 pub use class::{ClassLayer, ClassStats};
+pub use follow::Follow;
 pub use future::ResponseFuture;
 pub use handle::{Closed, Drained, Handle, StatsWatch};
 pub use layer::{NoRetry, QueueLayer, ReadDeadline};

@@ -573,33 +573,38 @@ impl Slots {
         now: Tick,
     ) -> Option<Key> {
         let mut waker = Some(waker);
-        self.section(|state, _| {
+        self.section(|state, wakers| {
             if state.closed {
                 return None;
             }
             self.word.release();
             state.counts.retries += 1;
             state.counts.ended += 1;
-            let key = state.queue(arrival, waker.take(), ticket, now);
+            let key = state.queue(arrival, None, ticket, now);
             if delayed {
                 state.line.get_mut(key).stage = Stage::Deferred;
                 state.deferred += 1;
             } else {
                 // Behind all that wait now, so that no failing call can spin on a slot.
                 self.join_back(state, key);
+                // It is awake already, as in `poll`.
+                self.grant(state, wakers);
             }
+            state.line.get_mut(key).waker = waker.take();
             Some(key)
         })
     }
 
     /// Deferred -> queued: the delay is over. Nothing where it was settled while it slept.
     pub(super) fn due(&self, key: Key, now: Tick) {
-        self.section(|state, _| {
+        self.section(|state, wakers| {
             let since = state.active(now);
             let call = state.line.get_mut(key);
             if call.stage != Stage::Deferred {
                 return;
             }
+            // It is awake already, as in `poll`.
+            let own = call.waker.take();
             call.stage = Stage::Queued;
             call.since = since;
             state.deferred -= 1;
@@ -607,6 +612,8 @@ impl Slots {
                 Requeue::Arrival => state.line.rejoin(key),
                 Requeue::Back => self.join_back(state, key),
             }
+            self.grant(state, wakers);
+            state.line.get_mut(key).waker = own;
         });
     }
 
@@ -633,10 +640,11 @@ impl Slots {
             if !state.gate.hold(delay, self.clock.now()) {
                 return;
             }
+            self.recall(state, wakers);
             // Those with a deadline see for themselves whether they can outlast it.
             for key in state.line.by_order() {
                 let call = state.line.get_mut(key);
-                if call.ticket.bounded && !call.stage.holds_slot() {
+                if call.ticket.bounded {
                     wakers.push(call.waker.take());
                 }
             }
@@ -661,20 +669,7 @@ impl Slots {
                 return;
             }
             state.paused_at = Some(self.clock.now());
-            if state.granted + state.readying == 0 {
-                return;
-            }
-            for key in state.line.by_order() {
-                if !state.line.get(key).stage.holds_slot() {
-                    continue;
-                }
-                // Granted, readying -> queued. One that readies is woken, to give up what the inner service holds for it.
-                self.word.release();
-                state.gate.returned();
-                wakers.push(state.withdraw(key));
-                state.stand(key);
-                state.line.rejoin(key);
-            }
+            self.recall(state, wakers);
         });
         if inside {
             return;
@@ -753,7 +748,13 @@ impl Slots {
     }
 
     pub(super) fn set_limit(&self, limit: usize) {
-        self.section(|state, _| state.limit = limit);
+        self.section(|state, wakers| {
+            state.limit = limit;
+            if self.word.read().running() > limit {
+                // Shrinking starts nothing until fewer run: who has not started waits, as far as need be.
+                self.recall(state, wakers);
+            }
+        });
     }
 
     // ---- Room for one more -------------------------------------------------------------------------------------
@@ -945,6 +946,25 @@ impl Slots {
         // Beyond 65 535 since the last arrival they share a number, and stand as they came.
         state.last_back = (state.last_back + 1).clamp(first, next.saturating_sub(1).max(first));
         state.line.join(key, state.last_back);
+    }
+
+    /// Granted, readying -> queued: those that hold a slot and have not started, since no attempt may start now.
+    ///
+    /// One that readies is woken, to give up what the inner service holds for it.
+    fn recall(&self, state: &mut State, wakers: &mut Wakers) {
+        if state.granted + state.readying == 0 {
+            return;
+        }
+        for key in state.line.by_order() {
+            if !state.line.get(key).stage.holds_slot() {
+                continue;
+            }
+            self.word.release();
+            state.gate.returned();
+            wakers.push(state.withdraw(key));
+            state.stand(key);
+            state.line.rejoin(key);
+        }
     }
 
     /// Gives places to those who knock, in order, while there is room.
