@@ -91,7 +91,7 @@ async fn r9_a_stream_in_reqwests_own_request_has_one_attempt_and_the_normal_resu
 }
 
 #[tokio::test]
-async fn h2_over_https_types_streams_are_replayed_and_a_request_has_its_own_options() {
+async fn h2_over_the_http_crates_types_streams_are_replayed_and_a_request_has_its_own_options() {
     let server = Recorder::start(fails_twice).await;
     let queue = http_client(4).retry(policy().replay_bodies(64 << 10, Body::wrap));
     let stack = queue.layer(ReqwestClient::new(client()));
