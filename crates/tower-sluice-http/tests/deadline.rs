@@ -154,10 +154,8 @@ async fn h6_time_in_line_is_taken_off_what_the_handler_is_told() {
     });
     let queue = http_server(1).deadline_header(HEADER);
     let service = queue.layer(service);
-    let (first, second) = tokio::join!(
-        service.clone().oneshot(get(Some("1000"))),
-        service.clone().oneshot(get(Some("3000")))
-    );
+    let (first, second) =
+        tokio::join!(service.clone().oneshot(get(Some("1000"))), service.clone().oneshot(get(Some("3000"))));
     assert_eq!((first.unwrap().status().as_u16(), second.unwrap().status().as_u16()), (200, 200));
     assert_eq!(
         *told.lock().unwrap(),
