@@ -8,10 +8,10 @@ experiments=(
   overhead   # cost of one call, uncontended
   waiting    # cost of calls that wait
   spread     # retries of calls that failed in the same instant
+  link       # links that lose one server in the same instant
 )
 
-# One build for the lab and the main job.
-cargo build --release -p lab -p tower-sluice-stacks --bin lab --example bulk
+cargo build --release -p lab
 for experiment in "${experiments[@]}"; do
   echo "--- $experiment"
   "${CARGO_TARGET_DIR:-target}/release/lab" "$experiment" --json

@@ -19,6 +19,8 @@ mod count;
 mod floor;
 mod gate;
 mod holding;
+mod levels;
+mod link;
 mod ours;
 mod overhead;
 mod peers;
@@ -47,6 +49,8 @@ const EXPERIMENTS: &[Experiment] = &[
     ("aws", aws::run),
     ("holding", holding::run),
     ("storm", storm::run),
+    ("levels", levels::run),
+    ("link", link::run),
     ("soak", soak::run),
 ];
 

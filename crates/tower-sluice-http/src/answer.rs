@@ -211,7 +211,7 @@ fn whole_seconds(delay: Duration) -> u64 {
     delay.as_secs().saturating_add(u64::from(delay.subsec_nanos() > 0))
 }
 
-const fn text(rejection: &Rejection) -> &'static str {
+pub(crate) const fn text(rejection: &Rejection) -> &'static str {
     match rejection {
         Rejection::Full { .. } => "too busy, try again later\n",
         Rejection::QueueTimeout { .. } => "waited too long for a turn, try again later\n",

@@ -12,6 +12,7 @@
 //! | [`HttpRetry`] | the settings of those two on a policy |
 //! | [`replay`] | bodies that can be sent again |
 //! | [`HttpAnswer`] | the stack's own decisions as responses: 503, 429, 504 |
+//! | [`HoldSlots`] | slots that last until the response body has ended |
 //! | [`HttpMode`] | lets a request bring its own [`CallOptions`](queue::CallOptions) |
 //! | [`level_layer`], [`Level`] | the level that holds, in a request's extensions and for axum's handlers |
 //! | [`attempts`] | how many attempts a response took |
@@ -19,25 +20,33 @@
 mod answer;
 mod client_error;
 mod config;
+mod hold;
 mod level;
 mod mode;
 mod repeat;
+#[cfg(feature = "reqwest")]
+mod reqwest_client;
 mod retry_after;
 mod retry_policy;
 mod stacks;
 mod verdicts;
 
+#[cfg(feature = "grpc")]
+pub mod grpc;
 pub mod replay;
 
 pub use tower_sluice::*;
 
 pub use crate::answer::HttpAnswer;
 pub use crate::client_error::client_error_verdict;
+pub use crate::hold::{HeldBody, HoldSlots, HoldUntilBodyEnd};
 #[cfg(feature = "axum")]
 pub use crate::level::NoLevel;
 pub use crate::level::{HttpLevelFuture, HttpLevelLayer, HttpTellLevel, Level, level_layer};
 pub use crate::mode::HttpMode;
 pub use crate::repeat::{AttemptNumber, CloneBody, CopyBody, EmptyBody, HttpRepeat};
+#[cfg(feature = "reqwest")]
+pub use crate::reqwest_client::{ReqwestClient, ReqwestFuture};
 pub use crate::retry_after::retry_after;
 pub use crate::retry_policy::{HttpRetry, HttpRetryPolicy, http_retry};
 pub use crate::stacks::{

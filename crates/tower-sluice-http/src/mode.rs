@@ -75,6 +75,11 @@ impl<B, Res, E, A: Answer<Res, E>> Mode<Request<B>, Res, E> for HttpMode<A> {
     }
 }
 
+/// reqwest keeps a request's extensions to itself: such a call has no options of its own. A timeout set on the request
+/// is reqwest's, and bounds one attempt with its body.
+#[cfg(feature = "reqwest")]
+impl<Res, E, A: Answer<Res, E>> Mode<reqwest::Request, Res, E> for HttpMode<A> {}
+
 impl Wrap for HttpAnswer {
     type Inner<S> = S;
     type With<A> = HttpMode<A>;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::header::{HeaderName, HeaderValue};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request};
 use http_body::Body;
 use tower_sluice::error::ConfigError;
@@ -176,6 +176,15 @@ impl<C> HttpRepeat<C> {
         method.is_idempotent() || self.also.as_ref().is_some_and(|also| also.contains(method))
     }
 
+    /// Whether sending such a request again does no harm after this failure.
+    fn is_safe(&self, method: &Method, headers: &HeaderMap, failure: &Failure) -> bool {
+        !failure.processed || self.is_idempotent(method) || headers.contains_key(&self.key)
+    }
+
+    fn needs_key(&self, method: &Method, headers: &HeaderMap) -> bool {
+        self.stamps && !headers.contains_key(&self.key) && !self.is_idempotent(method)
+    }
+
     /// Whether an outer retry layer of ours makes attempts with this request.
     fn is_nested<B>(&self, request: &Request<B>) -> bool {
         request.extensions().get::<AttemptNumber>().is_some_and(|attempt| attempt.layer != self.layer)
@@ -197,10 +206,7 @@ impl<B, C: CopyBody<B>> Repeat<Request<B>> for HttpRepeat<C> {
     }
 
     fn may_repeat(&self, request: &Request<B>, failure: &Failure) -> bool {
-        (!failure.processed
-            || self.is_idempotent(request.method())
-            || request.headers().contains_key(&self.key))
-            && self.body.is_intact(request)
+        self.is_safe(request.method(), request.headers(), failure) && self.body.is_intact(request)
     }
 
     fn prepare(&self, request: &mut Request<B>, attempt: &Attempt) {
@@ -213,12 +219,29 @@ impl<B, C: CopyBody<B>> Repeat<Request<B>> for HttpRepeat<C> {
         if self.is_nested(request) {
             return;
         }
-        if self.stamps && !request.headers().contains_key(&self.key) && !self.is_idempotent(request.method())
-        {
+        if self.needs_key(request.method(), request.headers()) {
             request.headers_mut().insert(self.key.clone(), random_key());
         }
         request.extensions_mut().insert(AttemptNumber { number: attempt.number, layer: self.layer });
         self.body.prepare(request, attempt);
+    }
+}
+
+/// Bodies by reqwest's own `try_clone`, and no [`AttemptNumber`]: reqwest keeps a request's extensions to itself.
+#[cfg(feature = "reqwest")]
+impl Repeat<reqwest::Request> for HttpRepeat {
+    fn copy(&self, request: &reqwest::Request) -> Option<reqwest::Request> {
+        request.try_clone()
+    }
+
+    fn may_repeat(&self, request: &reqwest::Request, failure: &Failure) -> bool {
+        self.is_safe(request.method(), request.headers(), failure)
+    }
+
+    fn prepare(&self, request: &mut reqwest::Request, _: &Attempt) {
+        if self.needs_key(request.method(), request.headers()) {
+            request.headers_mut().insert(self.key.clone(), random_key());
+        }
     }
 }
 
@@ -504,6 +527,24 @@ mod tests {
         assert!(repeat.copy(&Request::new(content.boxed())).is_none());
         let unknown = repeat.copy(&Request::new(PerhapsEmpty.boxed()));
         assert!(unknown.is_none(), "perhaps empty is not empty");
+    }
+
+    #[test]
+    fn a_body_that_is_no_longer_what_it_was_is_not_repeated() {
+        struct Spent;
+        impl CopyBody<&'static str> for Spent {
+            fn copy(&self, request: &Request<&'static str>) -> Option<&'static str> {
+                Some(request.body())
+            }
+
+            fn is_intact(&self, request: &Request<&'static str>) -> bool {
+                *request.body() != "body"
+            }
+        }
+        let repeat = HttpRepeat::new().copy_body(Spent);
+        assert!(!repeat.may_repeat(&request(Method::GET), &PERHAPS));
+        assert!(!repeat.may_repeat(&request(Method::GET), &SURELY_NOT));
+        assert!(repeat.may_repeat(&request(Method::GET).map(|_| "other"), &PERHAPS));
     }
 
     /// Says nothing of its length.

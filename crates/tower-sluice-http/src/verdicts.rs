@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::SystemTime;
 
 use bytes::Buf;
-use http::{Response, StatusCode};
+use http::{Extensions, HeaderMap, Response, StatusCode};
 use http_body::Body;
 use tower_sluice::error::ConfigError;
 use tower_sluice::reject::Rejection;
@@ -150,8 +150,13 @@ impl HttpVerdicts {
         self
     }
 
-    fn of_response<B>(&self, response: &Response<B>) -> Verdict {
-        let status = response.status();
+    /// The verdict on a response with this head.
+    pub(crate) fn of_head(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+    ) -> Verdict {
         let verdict = self
             .statuses
             .as_ref()
@@ -164,19 +169,19 @@ impl HttpVerdicts {
             }
         });
         let Verdict::Retry(failure) = verdict else { return verdict };
-        if response.extensions().get::<Rejection>().is_some() {
+        if extensions.get::<Rejection>().is_some() {
             return Verdict::Fatal;
         }
         match failure.kind {
             FailureKind::Throttled | FailureKind::Unavailable => {
-                let hint = retry_after(response.headers(), (self.wall_clock)());
+                let hint = retry_after(headers, (self.wall_clock)());
                 Verdict::Retry(Failure { retry_after: hint.or(failure.retry_after), ..failure })
             }
             _ => verdict,
         }
     }
 
-    fn of_error<E: 'static>(&self, error: &E) -> Verdict {
+    pub(crate) fn of_error<E: 'static>(&self, error: &E) -> Verdict {
         let rows = self.errors.as_deref().map_or(&[][..], Vec::as_slice);
         let value: &dyn Any = error;
         let Some(error) = known(value).or_else(|| rows.iter().find_map(|row| row.open(value))) else {
@@ -221,33 +226,42 @@ fn default_verdict(status: StatusCode) -> Verdict {
 impl<B: Body, E: 'static> Classify<Response<B>, E> for HttpVerdicts {
     fn classify(&self, result: &Result<Response<B>, E>) -> Verdict {
         match result {
-            Ok(response) => self.of_response(response),
+            Ok(response) => self.of_head(response.status(), response.headers(), response.extensions()),
             Err(error) => self.of_error(error),
         }
     }
 
     fn discard(&self, response: Response<B>) {
-        let mut body = pin!(response.into_body());
-        let mut context = Context::from_waker(Waker::noop());
-        let mut left = DISCARD_BYTES;
-        for _ in 0..DISCARD_FRAMES {
-            if body.is_end_stream() {
-                return;
-            }
-            let Poll::Ready(Some(Ok(frame))) = body.as_mut().poll_frame(&mut context) else { return };
-            let Some(data) = frame.data_ref() else { continue };
-            match left.checked_sub(data.remaining()) {
-                Some(rest @ 1..) => left = rest,
-                _ => return,
-            }
-        }
+        discard(response.into_body());
     }
 
     fn finish(&self, response: &mut Response<B>, totals: &Totals) {
-        // Each extension is an allocation, and one attempt is what a caller assumes.
-        if totals.attempts > 1 {
-            response.extensions_mut().insert(*totals);
+        tell_totals(response.extensions_mut(), totals);
+    }
+}
+
+/// Reads what is ready of a failed response's body, and drops it.
+pub(crate) fn discard(body: impl Body) {
+    let mut body = pin!(body);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut left = DISCARD_BYTES;
+    for _ in 0..DISCARD_FRAMES {
+        if body.is_end_stream() {
+            return;
         }
+        let Poll::Ready(Some(Ok(frame))) = body.as_mut().poll_frame(&mut context) else { return };
+        let Some(data) = frame.data_ref() else { continue };
+        match left.checked_sub(data.remaining()) {
+            Some(rest @ 1..) => left = rest,
+            _ => return,
+        }
+    }
+}
+
+pub(crate) fn tell_totals(extensions: &mut Extensions, totals: &Totals) {
+    // Each extension is an allocation, and one attempt is what a caller assumes.
+    if totals.attempts > 1 {
+        extensions.insert(*totals);
     }
 }
 

@@ -6,7 +6,7 @@ use std::future::{Future, ready};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tower_sluice_http::verdict::{Classify, Verdict};
 use tower_sluice_http::{BoxError, HttpVerdicts};
@@ -192,6 +192,53 @@ async fn a_request_that_its_connection_did_not_take_is_surely_not_processed() {
     let error = sender.ready().await.unwrap_err();
     assert!(error.is_closed(), "{error:?}");
     assert_eq!(verdict(error), SURELY_NOT);
+}
+
+/// A connection that takes what is written, and then reports a refusal, as the system may do late for one that lost
+/// its peer.
+#[derive(Default)]
+struct LateRefusal {
+    written: bool,
+    reader: Option<Waker>,
+}
+
+impl AsyncRead for LateRefusal {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        _: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.written {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into()));
+        }
+        self.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl AsyncWrite for LateRefusal {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.written = true;
+        self.reader.take().map(Waker::wake);
+        Poll::Ready(Ok(data.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_a_connection_reports_late_is_perhaps_processed() {
+    let io = TokioIo::new(LateRefusal::default());
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+    tokio::spawn(connection);
+    let error = sender.send_request(post(([127, 0, 0, 1], 1).into())).await.unwrap_err();
+    assert_eq!(verdict(error), PERHAPS);
 }
 
 #[tokio::test]

@@ -172,6 +172,11 @@ async fn h7_r5_http_client_waits_as_long_as_the_timeout_leaves() {
     assert_eq!(response.status(), 200);
     assert!((secs(20)..=secs(25)).contains(&script.starts()[1]), "{:?}", script.starts());
 
+    let script = after("200");
+    let queue = http_client(1).call_timeout(secs(300));
+    assert_eq!(queue.layer(script.http()).oneshot(get()).await.unwrap().status(), 200);
+    assert!((secs(200)..=secs(205)).contains(&script.starts()[1]), "{:?}", script.starts());
+
     let script = after("31");
     let started = Instant::now();
     let response = http_client(1).layer(script.http()).oneshot(get()).await.unwrap();

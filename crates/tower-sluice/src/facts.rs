@@ -25,7 +25,7 @@
 mod latencies;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub use self::latencies::Latencies;
@@ -37,6 +37,19 @@ pub trait Source: Send + Sync {
     /// What is known at this instant: counters as they have grown since the source was made, gauges as they
     /// stand. What the source does not know stays `None`; [`Facts::window`] is not looked at.
     fn sample(&self) -> Facts;
+
+    /// Called when the source is given to a window or a ladder, which keeps what this returns: itself, unless said
+    /// otherwise.
+    ///
+    /// A window runs as long as somebody listens, and keeps its sources alive as long. Where what listens may belong to
+    /// the source, such as a gate by which a queue turns calls away, that would be for ever: such a source returns one
+    /// that holds it weakly, and tells nothing once it is gone.
+    fn attach(self) -> Box<dyn Source>
+    where
+        Self: Sized + 'static,
+    {
+        Box::new(self)
+    }
 }
 
 impl<S: Source + ?Sized> Source for Arc<S> {
@@ -48,6 +61,13 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 impl<S: Source + ?Sized> Source for Box<S> {
     fn sample(&self) -> Facts {
         (**self).sample()
+    }
+}
+
+/// Tells nothing once what it refers to is gone.
+impl<S: Source> Source for Weak<S> {
+    fn sample(&self) -> Facts {
+        self.upgrade().map(|source| source.sample()).unwrap_or_default()
     }
 }
 
@@ -108,11 +128,12 @@ pub struct QueueFacts {
     pub running: usize,
     /// Gauge: calls that wait for their next attempt, out of slot.
     pub deferred: usize,
-    /// Gauge: how long the call that has been in the line the longest has been there; `None` where none is in it.
+    /// Gauge: how long the call that has been in the line the longest has been there, without the time for which an
+    /// operator had paused the queue; `None` where none is in it.
     pub oldest_waiting: Option<Duration>,
     /// Counter: calls that were admitted.
     pub admitted: u64,
-    /// Counter: calls turned away on arrival for lack of room (full). What is turned away by decision does not
+    /// Counter: calls turned away on arrival for lack of room or of time. What is turned away by decision does not
     /// count (shed, closed): a ladder that sheds must not read its own shedding as strain.
     pub refused: u64,
     /// Counter: admitted calls given up for lack of time (queue timeout, deadline). Cleared ones do not count.

@@ -43,3 +43,8 @@ pub use tower_sluice_backoff as backoff;
 
 /// An error of any type, as tower's own layers return it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The code blocks of the README, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

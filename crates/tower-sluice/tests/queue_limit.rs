@@ -82,8 +82,9 @@ async fn q2_case_g1_routes_that_are_each_wrapped_share_one_limit() {
     let script = Script::new().answer(0).delay(ms(10));
     let queue = QueueLayer::new(5);
     // As a router does it: the layer is applied to each route, and each request goes through a clone.
-    let routes: Vec<_> =
-        (0..10).map(|_| ServiceBuilder::new().layer(queue.clone()).service(script.service::<u32>())).collect();
+    let routes: Vec<_> = (0..10)
+        .map(|_| ServiceBuilder::new().layer(queue.clone()).service(script.service::<u32>()))
+        .collect();
     let calls: Vec<_> = (0..50).map(|n| spawn(&routes[n % 10], 0)).collect();
     for call in calls {
         call.await.unwrap().unwrap();
@@ -228,10 +229,10 @@ impl Crowd {
                 for _ in 0..(n + attempt) % 4 {
                     tokio::task::yield_now().await;
                 }
-                if attempt % 16 == 0 {
+                if attempt.is_multiple_of(16) {
                     tokio::time::sleep(ms(1)).await;
                 }
-                if attempt % 3 == 0 { Err("every third") } else { Ok(()) }
+                if attempt.is_multiple_of(3) { Err("every third") } else { Ok(()) }
             }
         })
     }

@@ -26,7 +26,10 @@ const MOST_ATTEMPTS: u32 = 3;
 
 /// Attempts that the test ends by hand.
 #[derive(Clone, Default)]
-struct Upstream(Arc<Mutex<BTreeMap<u64, (Option<bool>, Option<Waker>)>>>);
+struct Upstream(Arc<Mutex<BTreeMap<u64, Held>>>);
+
+/// What the test decided of an attempt, and who is to be told.
+type Held = (Option<bool>, Option<Waker>);
 
 impl Upstream {
     fn end(&self, call: u64, success: bool) {

@@ -151,7 +151,6 @@ async fn q3_an_error_of_the_inner_readiness_is_that_attempts_result_on_a_fresh_c
     nothing_left(&handle);
 }
 
-
 /// Repeats what was surely not processed, and notes what it was asked.
 #[derive(Clone, Default)]
 struct OnlyUnprocessed(Arc<Mutex<Vec<bool>>>);
@@ -171,9 +170,9 @@ impl Repeat<u32> for OnlyUnprocessed {
 async fn q3_an_error_of_the_inner_readiness_is_surely_not_processed() {
     let script = Script::new().fail("reset").fail_ready("no connection").ready();
     let repeat = OnlyUnprocessed::default();
-    let policy = retries(5, ms(1))
-        .repeat(repeat.clone())
-        .classify(|result: &Result<u32, Failure>| result.as_ref().map_or(Verdict::transient(), |_| Verdict::Success));
+    let policy = retries(5, ms(1)).repeat(repeat.clone()).classify(|result: &Result<u32, Failure>| {
+        result.as_ref().map_or(Verdict::transient(), |_| Verdict::Success)
+    });
     let error = QueueLayer::new(1).retry(policy).layer(script.service::<u32>()).oneshot(0).await.unwrap_err();
     // The classifier cannot know: the queue does. The second failure came from a call.
     assert_eq!(error.to_string(), "reset");
@@ -369,7 +368,9 @@ async fn t2_the_contract_holds_for_every_kind_of_queue() {
 async fn q3_case_m5_over_a_buffer_a_policy_sees_the_real_error() {
     let script = Script::new().step(Step::fail("reset")).answer(7);
     let policy = retries(2, ms(1)).classify(|result: &Result<u32, BoxError>| match result {
-        Err(error) if error.downcast_ref::<Failure>() == Some(&Failure::from("reset")) => Verdict::transient(),
+        Err(error) if error.downcast_ref::<Failure>() == Some(&Failure::from("reset")) => {
+            Verdict::transient()
+        }
         Err(_) => Verdict::Fatal,
         Ok(_) => Verdict::Success,
     });

@@ -779,3 +779,16 @@ async fn first_wait_and_min_uptime_are_obeyed() {
     assert_eq!(link.get().await.unwrap().id, 2);
     assert!(lost.elapsed() <= ms(1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn c4_who_hangs_on_a_lost_connection_can_be_told() {
+    let peer = Peer::new([]);
+    let link = peer.link().spawn();
+    let lease = link.get().await.unwrap();
+    let mut lost = by_hand(lease.lost());
+    assert!(lost.poll().is_pending());
+    peer.close(1);
+    settle().await;
+    assert!(lost.poll().is_ready());
+    lease.lost().await;
+}

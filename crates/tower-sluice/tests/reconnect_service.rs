@@ -13,7 +13,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::BoxError;
 use tower_sluice::reconnect::{CauseKind, Link, LinkState, NeverBroken, Reconnect, ReconnectLayer};
 use tower_sluice::reject::{Boxed, Rejection};
-use tower_sluice_test::{Failure, Script, by_hand};
+use tower_sluice_test::{Failure, Probe, Script, by_hand};
 
 type Conn = tower_sluice_test::script::Scripted<&'static str, &'static str, Failure>;
 
@@ -360,4 +360,20 @@ fn services_layers_links_and_leases_are_clone_send_and_sync() {
     all::<tower_sluice::reconnect::Lease<Conn>>();
     both::<tower_sluice::reconnect::Get<Conn>>();
     both::<<Reconnect<Conn> as Service<&'static str>>::Future>();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_contract_of_towers_services_is_kept() {
+    Probe::new()
+        .check(|inner| {
+            let connector = move || std::future::ready(Ok::<_, Infallible>(inner.clone()));
+            Reconnect::new(Link::connect(connector).seed(7).spawn())
+        })
+        .await;
+    Probe::new()
+        .check(|inner| {
+            let maker = service_fn(move |()| std::future::ready(Ok::<_, Infallible>(inner.clone())));
+            ReconnectLayer::new(()).seed(7).layer(maker)
+        })
+        .await;
 }

@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 use tower_sluice::BoxError;
 
-use super::tape::{IsIntact, Kept, Source, Tape};
+use super::tape::{Kept, Source, Tape};
 
 /// A body that can be read again: a clone replays what was read of it, byte for byte, and then reads on.
 ///
@@ -19,7 +19,8 @@ use super::tape::{IsIntact, Kept, Source, Tape};
 /// keeping anything, and the clone is [intact](Self::is_intact) no longer. A body whose length is known to be above the
 /// cap is not kept at all; it can be sent again as long as it was not read.
 ///
-/// The one that began to read last has the turn, see [the module](crate::replay); the others get [`NotReplayed`].
+/// A clone is for a later attempt than what it was cloned from. The latest one that has begun to read has the turn, see
+/// [the module](crate::replay); earlier ones get [`NotReplayed`].
 /// Size hint, `is_end_stream` and trailers are the body's own, and a clone that has not been read says what the body
 /// said before it was: each attempt has the same length headers.
 ///
@@ -38,6 +39,8 @@ use super::tape::{IsIntact, Kept, Source, Tape};
 pub struct ReplayBody<B> {
     /// `None`: a body without content, of which every reader is the same.
     tape: Option<Arc<Tape<B>>>,
+    /// By order of making.
+    number: u64,
     place: Place,
 }
 
@@ -45,7 +48,8 @@ pub struct ReplayBody<B> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Fresh,
-    Reading { turn: u64, next: usize },
+    /// At this one of the frames that are kept.
+    Reading(usize),
     Done,
 }
 
@@ -55,23 +59,21 @@ impl<B> ReplayBody<B> {
 
     /// Whether it can be read from its beginning: what was read of it was kept, and the body has not failed.
     ///
-    /// Where it can, it stays so until the next clone begins to be read: an earlier reader that is still under way
-    /// waits at the cap. So a retry policy of one's own may ask, and then decide.
-    pub fn is_intact(&self) -> bool
-    where
-        B: Send,
-    {
-        self.place == Place::Fresh && self.tape.as_ref().is_none_or(|tape| tape.pledge())
+    /// Where it can, it stays so until it begins to be read: an earlier reader that is still under way waits at the
+    /// cap. So a retry policy of one's own may ask, and then decide.
+    pub fn is_intact(&self) -> bool {
+        let Some(tape) = &self.tape else { return true };
+        self.place == Place::Fresh && tape.lock().pledge(self.number)
     }
 
     /// A body without content.
     pub(super) const fn empty() -> Self {
-        Self { tape: None, place: Place::Done }
+        Self { tape: None, number: 0, place: Place::Done }
     }
 
     pub(super) fn reader(tape: &Arc<Tape<B>>) -> Self {
-        tape.lock().fresh += 1;
-        Self { tape: Some(Arc::clone(tape)), place: Place::Fresh }
+        let number = tape.lock().make_reader();
+        Self { tape: Some(Arc::clone(tape)), number, place: Place::Fresh }
     }
 
     pub(super) fn tape(&self) -> Option<&Arc<Tape<B>>> {
@@ -106,7 +108,7 @@ enum Step<B> {
     Frame(Kept),
     End,
     Fail(NotReplayed),
-    Poll(Pin<Box<B>>, u64),
+    Poll(Pin<Box<B>>),
     /// Until it is woken.
     Wait,
     /// The same, once there is a waker to leave: none is cloned under the lock.
@@ -120,30 +122,38 @@ impl<B> ReplayBody<B> {
         let state = &mut *guard;
         let (mut wake, mut stale) = (None, None);
         let step = 'step: {
-            let (turn, next) = match self.place {
+            let next = match self.place {
                 Place::Done => break 'step Step::End,
                 Place::Fresh => {
-                    // Fresh -> reading: it takes the turn.
                     state.fresh -= 1;
-                    if !state.is_intact() {
+                    // The copy that was promised is under way.
+                    if self.number >= state.pledged {
+                        state.pledged = 0;
+                    }
+                    let why = match state {
+                        _ if state.turn > self.number => Some(NotReplayed::Superseded),
+                        _ if state.failed => Some(NotReplayed::Failed),
+                        _ if !state.complete => Some(NotReplayed::TooLong),
+                        _ => None,
+                    };
+                    if let Some(why) = why {
                         self.place = Place::Done;
-                        let why = if state.failed { NotReplayed::Failed } else { NotReplayed::TooLong };
                         break 'step Step::Fail(why);
                     }
-                    state.turn += 1;
-                    state.pledged = false;
+                    // Fresh -> reading: it takes the turn, of which the reader before is told.
+                    state.turn = self.number;
                     wake = state.waiting.take();
-                    self.place = Place::Reading { turn: state.turn, next: 0 };
-                    (state.turn, 0)
+                    self.place = Place::Reading(0);
+                    0
                 }
-                Place::Reading { turn, .. } if turn != state.turn => {
+                Place::Reading(_) if state.turn != self.number => {
                     self.place = Place::Done;
                     break 'step Step::Fail(NotReplayed::Superseded);
                 }
-                Place::Reading { turn, next } => (turn, next),
+                Place::Reading(next) => next,
             };
             if let Some(kept) = state.frames.get_mut(next) {
-                self.place = Place::Reading { turn, next: next + 1 };
+                self.place = Place::Reading(next + 1);
                 if state.fresh > 0 {
                     break 'step Step::Frame(kept.clone());
                 }
@@ -159,11 +169,10 @@ impl<B> ReplayBody<B> {
                 self.place = Place::Done;
                 break 'step Step::End;
             }
-            let at_the_cap = state.pledged && state.fresh > 0 && state.weight >= tape.cap;
-            if !at_the_cap && matches!(state.source, Source::Here(_)) {
-                if let Source::Here(source) = std::mem::replace(&mut state.source, Source::Lent) {
-                    break 'step Step::Poll(source, turn);
-                }
+            if !state.is_at_the_cap(tape.cap)
+                && let Some(source) = state.source.lend()
+            {
+                break 'step Step::Poll(source);
             }
             match waker.take() {
                 Some(waker) => {
@@ -191,7 +200,6 @@ where
     fn poll_source(
         &mut self,
         source: Pin<Box<B>>,
-        turn: u64,
         cx: &mut Context<'_>,
     ) -> Option<Poll<Result<Kept, BoxError>>> {
         let tape = self.tape.as_ref()?;
@@ -207,7 +215,7 @@ where
 
         let mut guard = tape.lock();
         let state = &mut *guard;
-        let superseded = state.turn != turn;
+        let superseded = state.turn != self.number;
         let (mut wake, mut stale, mut dropped, mut gone) = (None, None, Vec::new(), None);
         if superseded {
             // The reader that has the turn now waits for the source.
@@ -241,7 +249,7 @@ where
                     }
                     Some(kept) => {
                         dropped = state.keep(&kept, tape.cap);
-                        self.place = Place::Reading { turn, next: state.frames.len() };
+                        self.place = Place::Reading(state.frames.len());
                         Some(Poll::Ready(Ok(kept)))
                     }
                     None => None,
@@ -322,10 +330,11 @@ where
                 Step::Frame(kept) => return Poll::Ready(Some(Ok(kept.into_frame()))),
                 Step::End => return Poll::Ready(None),
                 Step::Fail(why) => return Poll::Ready(Some(Err(Box::new(why)))),
-                Step::Poll(source, turn) => match this.poll_source(source, turn, cx) {
-                    Some(polled) => return polled.map(|result| Some(result.map(Kept::into_frame))),
-                    None => {}
-                },
+                Step::Poll(source) => {
+                    if let Some(polled) = this.poll_source(source, cx) {
+                        return polled.map(|result| Some(result.map(Kept::into_frame)));
+                    }
+                }
                 Step::Wait => return Poll::Pending,
                 Step::NeedsWaker => waker = Some(cx.waker().clone()),
             }
@@ -337,23 +346,23 @@ where
         match self.place {
             Place::Fresh => tape.empty,
             Place::Done => true,
-            Place::Reading { turn, next } => {
+            Place::Reading(next) => {
                 let state = tape.lock();
-                turn == state.turn && state.ended && next >= state.frames.len()
+                state.turn == self.number && state.ended && next >= state.frames.len()
             }
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match (&self.tape, self.place) {
-            (Some(tape), Place::Fresh) => tape.whole.clone(),
-            (Some(tape), Place::Reading { next, .. }) => tape.lock().hint(next),
+            (Some(tape), Place::Fresh) => tape.whole,
+            (Some(tape), Place::Reading(next)) => tape.lock().hint(next),
             _ => SizeHint::with_exact(0),
         }
     }
 }
 
-/// The clone has not begun to be read.
+/// A clone starts at the beginning.
 impl<B> Clone for ReplayBody<B> {
     fn clone(&self) -> Self {
         self.tape.as_ref().map_or_else(Self::empty, Self::reader)
@@ -367,12 +376,15 @@ impl<B> Drop for ReplayBody<B> {
         let waiting = match self.place {
             Place::Fresh => {
                 state.fresh -= 1;
-                // With no copy left there is no cap: a reader that waits there may go on.
-                (state.fresh == 0).then(|| state.waiting.take()).flatten()
+                // The retry that it was promised to is not made: a reader that waits at the cap may go on.
+                if state.pledged == self.number {
+                    state.pledged = 0;
+                }
+                (state.pledged == 0).then(|| state.waiting.take()).flatten()
             }
-            // Woken for nothing at worst: it is this reader's own.
-            Place::Reading { turn, .. } if turn == state.turn => state.waiting.take(),
-            Place::Reading { .. } | Place::Done => None,
+            // Its own waker: nobody is to be woken.
+            Place::Reading(_) if state.turn == self.number => state.waiting.take(),
+            Place::Reading(_) | Place::Done => None,
         };
         drop(state);
         if let (Some(waiting), Place::Fresh) = (waiting, self.place) {

@@ -11,7 +11,7 @@
 //!
 //! # Who reads
 //!
-//! The attempts of a call read one after the other: the one that began to read last has the turn. An earlier one that
+//! The attempts of a call read one after the other: the latest that has begun to read has the turn. An earlier one that
 //! still tries (HTTP/2 may go on sending a body after the answer is there) gets an error, which ends its stream.
 //! Between an attempt's failure and the next one's start the earlier reader goes on only as far as the cap allows, so
 //! that it cannot spoil a retry that has been decided on.

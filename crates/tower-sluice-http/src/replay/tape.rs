@@ -62,6 +62,19 @@ pub(super) enum Source<B> {
     Gone,
 }
 
+impl<B> Source<B> {
+    /// The body, if it is here.
+    pub(super) fn lend(&mut self) -> Option<Pin<Box<B>>> {
+        match std::mem::replace(self, Self::Lent) {
+            Self::Here(source) => Some(source),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
 /// The body and what was read of it.
 pub(super) struct Tape<B> {
     state: Mutex<State<B>>,
@@ -83,12 +96,14 @@ pub(super) struct State<B> {
     pub(super) failed: bool,
     /// What the body says is left of it, when last polled.
     pub(super) left: SizeHint,
-    /// Counts the readers that have begun; the last of them has the turn.
+    /// The number of the reader that was made last. A later one is for a later attempt.
+    pub(super) made: u64,
+    /// The number of the latest reader that has begun: it has the turn.
     pub(super) turn: u64,
     /// Readers that have not begun: copies for attempts to come.
     pub(super) fresh: usize,
-    /// A copy was found intact, and may be about to be sent: it must stay so.
-    pub(super) pledged: bool,
+    /// This reader's copy was found intact, and may be about to be sent: earlier ones must leave it so. 0: none.
+    pub(super) pledged: u64,
     /// The reader with the turn, to be woken when it loses it, when the source is back, or when it may go beyond the cap.
     pub(super) waiting: Option<Waker>,
 }
@@ -106,10 +121,11 @@ impl<B: Body> Tape<B> {
             complete: true,
             ended: empty,
             failed: false,
-            left: whole.clone(),
+            left: whole,
+            made: 0,
             turn: 0,
             fresh: 0,
-            pledged: false,
+            pledged: 0,
             waiting: None,
         };
         Self { state: Mutex::new(state), cap, whole, empty }
@@ -128,8 +144,28 @@ impl<B> Tape<B> {
 }
 
 impl<B> State<B> {
+    pub(super) fn make_reader(&mut self) -> u64 {
+        self.fresh += 1;
+        self.made += 1;
+        self.made
+    }
+
     pub(super) fn is_intact(&self) -> bool {
         self.complete && !self.failed
+    }
+
+    /// Whether the copy of this number can be sent. If so, it stays so until it begins to be read, or is dropped.
+    pub(super) fn pledge(&mut self, number: u64) -> bool {
+        let intact = self.is_intact() && self.turn < number;
+        if intact {
+            self.pledged = number;
+        }
+        intact
+    }
+
+    /// Whether earlier readers may read no further, lest a copy about to be sent be spoilt.
+    pub(super) fn is_at_the_cap(&self, cap: usize) -> bool {
+        self.pledged > 0 && self.weight >= cap
     }
 
     /// Keeps what the reader with the turn has read, if it is needed again and there is room. Returns what is
@@ -139,7 +175,7 @@ impl<B> State<B> {
             return Vec::new();
         }
         // For a pledged copy one frame may cross the cap: it has been read, and nothing may be lost now.
-        let fits = self.weight.saturating_add(frame.weight()) <= cap || self.pledged;
+        let fits = self.weight.saturating_add(frame.weight()) <= cap || self.pledged > 0;
         if self.fresh > 0 && fits {
             self.push(frame.clone());
             return Vec::new();
@@ -168,16 +204,17 @@ impl<B> State<B> {
 
 /// Knows whether a body of some type can be sent again.
 pub(crate) trait IsIntact: Send + Sync {
-    /// Whether it can, now that an attempt has failed. If so, it stays so until the next attempt begins to read.
+    /// Whether it can, now that an attempt has failed. If so, it stays so until the next attempt begins to
+    /// read.
     fn pledge(&self) -> bool;
 }
 
 impl<B: Send> IsIntact for Tape<B> {
     fn pledge(&self) -> bool {
         let mut state = self.lock();
-        let intact = state.is_intact();
-        state.pledged = intact && state.fresh > 0;
-        intact
+        // The copy that was made last is the one for the next attempt.
+        let copy = state.made;
+        state.pledge(copy)
     }
 }
 
@@ -212,4 +249,3 @@ impl fmt::Debug for Intact {
         f.debug_struct("Intact").finish_non_exhaustive()
     }
 }
-

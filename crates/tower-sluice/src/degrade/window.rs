@@ -181,7 +181,7 @@ pub(super) struct Sources {
 
 impl Sources {
     pub(super) fn push(&mut self, source: impl Source + 'static) {
-        self.sources.push(Box::new(source));
+        self.sources.push(source.attach());
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::events;
+use super::follow::Follow;
 use super::layer::check_limit;
 use super::observers::{Figures, Until};
 use super::shared::Shared;
@@ -31,7 +33,7 @@ use crate::error::ConfigError;
 /// ```
 #[derive(Clone)]
 pub struct Handle {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Handle {
@@ -142,10 +144,41 @@ impl Handle {
     ///
     /// If `limit` is out of bounds. To stop all calls, [`pause`](Self::pause).
     pub fn set_limit(&self, limit: usize) -> Result<(), ConfigError> {
-        let limit = check_limit(limit)?;
+        self.set_nearest_limit(check_limit(limit)?);
+        Ok(())
+    }
+
+    pub(super) fn set_nearest_limit(&self, limit: usize) {
         self.shared.slots.set_limit(limit);
         events::act(&self.shared, "set_limit", None, Some(limit), None);
-        Ok(())
+    }
+
+    /// Lets the limit follow a level: whenever `level` changes, and at once, the limit becomes what `limit` makes of it,
+    /// held within 1 and 16 777 214.
+    ///
+    /// Nothing is spawned here: [`spawn`](Follow::spawn) or [`run`](Follow::run) what is returned. It ends with the
+    /// level's sender, or with the last handle, layer and service of this queue (it keeps none alive).
+    ///
+    /// ```
+    /// use tokio::sync::watch;
+    /// use tower_sluice::queue::QueueLayer;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let (level, follows) = watch::channel("high");
+    /// let queue = QueueLayer::new(64);
+    /// let handle = queue.handle();
+    /// handle.follow(follows, |level| if *level == "high" { 64 } else { 8 }).spawn();
+    /// level.send("low").unwrap();
+    /// # tokio::task::yield_now().await;
+    /// assert_eq!(handle.stats().limit, 8);
+    /// # });
+    /// ```
+    pub fn follow<L, F>(&self, level: watch::Receiver<L>, limit: F) -> Follow<L, F>
+    where
+        L: Clone,
+        F: Fn(&L) -> usize,
+    {
+        Follow::new(&self.shared, level, limit)
     }
 
     /// All figures now.

@@ -16,6 +16,9 @@ use crate::reject::{Boxed, RespondWith, Typed};
 use crate::retry::RetryPolicy;
 use crate::verdict::{AnyError, Once};
 
+/// Reads a call's deadline from its request; see [`QueueLayer::deadline_from`].
+pub type ReadDeadline<Req> = fn(&Req) -> Option<Instant>;
+
 /// The policy of a queue that does not retry.
 pub type NoRetry = RetryPolicy<AnyError, Once>;
 
@@ -31,6 +34,8 @@ pub(super) struct Settings<P, A> {
     pub(super) slack: u32,
     pub(super) wait_when_full: bool,
     pub(super) class: Option<Arc<Class>>,
+    /// One of the timeouts is set: calls need to know when they were called.
+    pub(super) timed: bool,
 }
 
 /// A limit on the attempts that run at once (a concurrency limit, a bulkhead), whose failed calls wait for their
@@ -126,6 +131,7 @@ impl QueueLayer {
                 slack: 2,
                 wait_when_full: false,
                 class: None,
+                timed: false,
             },
         }
     }
@@ -137,6 +143,11 @@ pub(super) fn check_limit(limit: usize) -> Result<usize, ConfigError> {
     } else {
         Err(ConfigError::new("limit", limit, "1 to 16777214 (to stop all calls, pause)"))
     }
+}
+
+/// The limit nearest to a number that was computed.
+pub(super) fn nearest_limit(limit: usize) -> usize {
+    limit.clamp(1, word::MAX_LIMIT)
 }
 
 impl<P, A> QueueLayer<P, A> {
@@ -315,8 +326,8 @@ impl<P, A> QueueLayer<P, A> {
     #[must_use]
     pub fn deadline_from<Req>(
         self,
-        deadline: fn(&Req) -> Option<Instant>,
-    ) -> QueueLayer<P, DeadlineFrom<A, fn(&Req) -> Option<Instant>>> {
+        deadline: ReadDeadline<Req>,
+    ) -> QueueLayer<P, DeadlineFrom<A, ReadDeadline<Req>>> {
         self.map_answer(|mode| DeadlineFrom::new(mode, deadline))
     }
 
@@ -369,6 +380,7 @@ impl<P, A> QueueLayer<P, A> {
                 slack: s.slack,
                 wait_when_full: s.wait_when_full,
                 class: s.class,
+                timed: s.timed,
             },
         }
     }
@@ -378,7 +390,10 @@ impl<P, A> QueueLayer<P, A> {
         P: Clone,
         A: Wrap + Clone,
     {
-        let settings = Settings { class, ..self.settings.clone() };
+        let mut settings = Settings { class, ..self.settings.clone() };
+        settings.timed = [settings.call_timeout, settings.attempt_timeout, settings.queue_timeout]
+            .iter()
+            .any(Option::is_some);
         Queue::new(settings.mode.wrap(inner), Arc::new(settings))
     }
 }

@@ -1,4 +1,4 @@
-//! What a call holds of the queue, given back on drop.
+//! What a call holds of the queue, and how it is given back.
 
 use std::sync::Arc;
 
@@ -34,6 +34,8 @@ pub(super) struct Lease<P, A> {
     pub(super) class: ClassKey,
     /// Its first attempt has begun.
     pub(super) begun: bool,
+    /// Its slot did not come at once: it has waited for it in the line.
+    pub(super) stood: bool,
     /// `Waiting` with a slot, for the inner service to be ready.
     pub(super) readying: bool,
     /// The call has a timeout of its own, in place of the attempt timeout.
@@ -41,10 +43,12 @@ pub(super) struct Lease<P, A> {
     pub(super) no_retry: bool,
     /// How long the attempt takes is measured.
     pub(super) timed: bool,
+    /// Somebody may listen to its events.
+    pub(super) told: bool,
 }
 
 impl<P, A> Lease<P, A> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(settings: Arc<Settings<P, A>>, reserved: bool) -> Self {
         let class = settings.class.as_ref().map_or(NO_CLASS, |class| class.key);
         Self {
@@ -52,10 +56,12 @@ impl<P, A> Lease<P, A> {
             stage: Stage::New { reserved },
             class,
             begun: false,
+            stood: false,
             readying: false,
             own_timeout: false,
             no_retry: false,
             timed: false,
+            told: false,
         }
     }
 
@@ -87,6 +93,7 @@ impl<P, A> Lease<P, A> {
     }
 
     /// Shows as running no longer; still has its slot.
+    #[inline]
     pub(super) fn unsee(&mut self) {
         if let Stage::Running(key) = self.stage
             && key != Stage::UNSEEN
@@ -108,23 +115,29 @@ impl<P, A> Lease<P, A> {
     }
 
     /// Running -> done, but for the slot, which goes on.
-    pub(super) fn into_slot(&mut self, end: Option<End>) -> Slot {
+    pub(super) fn hand_over_slot(&mut self, end: Option<End>) -> Slot {
         let running = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Running(key) if key != Stage::UNSEEN => Some(key),
             _ => None,
         };
         Slot::new(Arc::clone(&self.settings.shared), running, self.class, end)
     }
-}
 
-impl<P, A> Drop for Lease<P, A> {
+    /// Holds nothing: there is nothing to give back.
     #[inline]
-    fn drop(&mut self) {
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over | Stage::New { reserved: false })
+    }
+
+    /// Gives back whatever it holds: the call was dropped.
+    #[cold]
+    pub(super) fn give_back(&mut self) {
         match self.stage {
             Stage::Over | Stage::New { reserved: false } => {}
             Stage::New { reserved: true } => self.slots().give_up_place(),
             Stage::Waiting(key) | Stage::Deferred(key) => self.slots().leave(key, End::Cancelled),
             Stage::Running(_) => self.end(Some(End::Cancelled), true),
         }
+        self.stage = Stage::Over;
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use tokio::sync::watch;
 use tower_sluice_backoff::random_seed;
 
 use super::class::Class;
@@ -19,6 +20,8 @@ pub(super) struct Shared {
     seed: AtomicU64,
     name: RwLock<Arc<str>>,
     classes: RwLock<Vec<Arc<Class>>>,
+    /// Never sends: what follows the queue learns from it that the queue is gone.
+    alive: watch::Sender<()>,
 }
 
 impl Shared {
@@ -30,7 +33,12 @@ impl Shared {
             seed: AtomicU64::new(random_seed()),
             name: RwLock::new(Arc::from("")),
             classes: RwLock::default(),
+            alive: watch::Sender::default(),
         }
+    }
+
+    pub(super) fn alive(&self) -> watch::Receiver<()> {
+        self.alive.subscribe()
     }
 
     pub(super) fn seed(&self) -> u64 {

@@ -372,7 +372,7 @@ impl Slots {
                 && state.paused_at.is_none()
                 && self.word.read().has_free_slot()
                 && state.gate.opens(now) == Opens::Now;
-            let room = reserved || self.has_room(state);
+            let room = reserved || self.has_room(state) && (starts || state.lets_wait());
             let class = state.class(ticket.class);
             if !room || !(starts || class.waiting < class.max_waiting) {
                 class.turned_away += 1;
@@ -573,33 +573,38 @@ impl Slots {
         now: Tick,
     ) -> Option<Key> {
         let mut waker = Some(waker);
-        self.section(|state, _| {
+        self.section(|state, wakers| {
             if state.closed {
                 return None;
             }
             self.word.release();
             state.counts.retries += 1;
             state.counts.ended += 1;
-            let key = state.queue(arrival, waker.take(), ticket, now);
+            let key = state.queue(arrival, None, ticket, now);
             if delayed {
                 state.line.get_mut(key).stage = Stage::Deferred;
                 state.deferred += 1;
             } else {
                 // Behind all that wait now, so that no failing call can spin on a slot.
                 self.join_back(state, key);
+                // It is awake already, as in `poll`.
+                self.grant(state, wakers);
             }
+            state.line.get_mut(key).waker = waker.take();
             Some(key)
         })
     }
 
     /// Deferred -> queued: the delay is over. Nothing where it was settled while it slept.
     pub(super) fn due(&self, key: Key, now: Tick) {
-        self.section(|state, _| {
+        self.section(|state, wakers| {
             let since = state.active(now);
             let call = state.line.get_mut(key);
             if call.stage != Stage::Deferred {
                 return;
             }
+            // It is awake already, as in `poll`.
+            let own = call.waker.take();
             call.stage = Stage::Queued;
             call.since = since;
             state.deferred -= 1;
@@ -607,6 +612,8 @@ impl Slots {
                 Requeue::Arrival => state.line.rejoin(key),
                 Requeue::Back => self.join_back(state, key),
             }
+            self.grant(state, wakers);
+            state.line.get_mut(key).waker = own;
         });
     }
 
@@ -633,10 +640,11 @@ impl Slots {
             if !state.gate.hold(delay, self.clock.now()) {
                 return;
             }
+            self.recall(state, wakers);
             // Those with a deadline see for themselves whether they can outlast it.
             for key in state.line.by_order() {
                 let call = state.line.get_mut(key);
-                if call.ticket.bounded && !call.stage.holds_slot() {
+                if call.ticket.bounded {
                     wakers.push(call.waker.take());
                 }
             }
@@ -661,20 +669,7 @@ impl Slots {
                 return;
             }
             state.paused_at = Some(self.clock.now());
-            if state.granted + state.readying == 0 {
-                return;
-            }
-            for key in state.line.by_order() {
-                if !state.line.get(key).stage.holds_slot() {
-                    continue;
-                }
-                // Granted, readying -> queued. One that readies is woken, to give up what the inner service holds for it.
-                self.word.release();
-                state.gate.returned();
-                wakers.push(state.withdraw(key));
-                state.stand(key);
-                state.line.rejoin(key);
-            }
+            self.recall(state, wakers);
         });
         if inside {
             return;
@@ -947,6 +942,25 @@ impl Slots {
         state.line.join(key, state.last_back);
     }
 
+    /// Granted, readying -> queued: those that hold a slot and have not started, since no attempt may start now.
+    ///
+    /// One that readies is woken, to give up what the inner service holds for it.
+    fn recall(&self, state: &mut State, wakers: &mut Wakers) {
+        if state.granted + state.readying == 0 {
+            return;
+        }
+        for key in state.line.by_order() {
+            if !state.line.get(key).stage.holds_slot() {
+                continue;
+            }
+            self.word.release();
+            state.gate.returned();
+            wakers.push(state.withdraw(key));
+            state.stand(key);
+            state.line.rejoin(key);
+        }
+    }
+
     /// Gives places to those who knock, in order, while there is room.
     fn let_in(&self, state: &mut State, wakers: &mut Wakers) {
         while let Some(key) = state.door.front() {
@@ -964,7 +978,7 @@ impl Slots {
     fn has_room(&self, state: &State) -> bool {
         let waiting = state.waiting() + state.reserved;
         if state.limit == UNLIMITED {
-            // With a bound of zero, until the first call waits.
+            // With a bound of zero, for those that need not wait.
             waiting == 0 || waiting < state.max_waiting
         } else {
             waiting + self.word.read().running() < state.limit.saturating_add(state.max_waiting)
@@ -1102,11 +1116,13 @@ impl State {
 
     /// When the head has to look again, since only time holds it back.
     fn watch(&mut self, key: Key, now: Tick) -> Tick {
-        if self.paused_at.is_none() && self.gate.is_timed() && self.line.front() == Some(key) {
-            if let Opens::At(at) = self.gate.opens(now) {
-                self.watcher = Some(key);
-                return at;
-            }
+        if self.paused_at.is_none()
+            && self.gate.is_timed()
+            && self.line.front() == Some(key)
+            && let Opens::At(at) = self.gate.opens(now)
+        {
+            self.watcher = Some(key);
+            return at;
         }
         if self.watcher == Some(key) {
             self.watcher = None;
@@ -1123,6 +1139,11 @@ impl State {
             && !self.gate.guards()
             && !self.observers.is_waiting()
             && !self.is_crowded()
+    }
+
+    /// Run or reject, without a limit, leaves a call that cannot start nothing to wait for.
+    fn lets_wait(&self) -> bool {
+        self.limit != UNLIMITED || self.max_waiting > 0
     }
 
     /// A free slot alone does not mean that there is room.

@@ -96,7 +96,7 @@ where
                         Ok(response) => Ok(this.answer.response(response)),
                         Err(error) => {
                             if let Some(why) = this.broken.broken(&error) {
-                                lease.lost(Cause::new(CauseKind::Broken, why));
+                                lease.end(Cause::new(CauseKind::Broken, why));
                             }
                             Err(this.answer.error(error))
                         }

@@ -41,7 +41,7 @@ impl<C> Lease<C> {
     /// When this returns, nobody is given this connection again. A late report about a generation that is gone
     /// changes nothing.
     pub fn broken(&self, error: impl Into<BoxError>) {
-        self.lost(Cause::new(CauseKind::Broken, error.into()));
+        self.end(Cause::new(CauseKind::Broken, error.into()));
     }
 
     /// Marks the start of an exchange that must not be left half-way, such as a request whose answer has to be read
@@ -65,12 +65,26 @@ impl<C> Lease<C> {
         Exchange { lease: Some(self) }
     }
 
+    /// Waits until the link has let go of this connection.
+    ///
+    /// For what may hang on a peer that is gone without a word: `select!` between it and this.
+    pub async fn lost(&self) {
+        loop {
+            // Made before the look, so that no loss falls between the two.
+            let moved = self.moved().notified_owned();
+            if !self.is_current() {
+                return;
+            }
+            moved.await;
+        }
+    }
+
     /// Notified when this connection may have been lost.
     pub(super) fn moved(&self) -> Arc<Notify> {
         self.owner.shared.moved()
     }
 
-    pub(super) fn lost(&self, cause: Cause) {
+    pub(super) fn end(&self, cause: Cause) {
         self.owner.shared.step(&Event::Lost { generation: self.generation, cause });
     }
 }

@@ -123,3 +123,8 @@ pub use service::Reconnect;
 pub use state::{Cause, CauseKind, LinkState};
 pub use unacked::{Iter, PushError, Unacked};
 pub use watch::{ClosedReason, ConnectionFn};
+
+/// The guide's code blocks, as doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/reconnecting.md")]
+struct Guide;

@@ -81,7 +81,7 @@ impl<S> Readiness<S> {
                     },
                     // The error is the link's to know, not this caller's: its request has not been sent.
                     Poll::Ready(Err(error)) => {
-                        lease.lost(Cause::new(CauseKind::NotReady, error.into()));
+                        lease.end(Cause::new(CauseKind::NotReady, error.into()));
                         Stage::Start
                     }
                     Poll::Pending => {

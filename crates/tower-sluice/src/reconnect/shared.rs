@@ -147,7 +147,7 @@ impl<C> Shared<C> {
         if callers_care {
             self.moved.notify_waiters();
         }
-        self.tell(&entered, now);
+        self.tell(event, &entered, now);
         // What was left may own the last reference to a connection or an error of the user.
         drop((left, lost));
         true
@@ -172,11 +172,17 @@ impl<C> Shared<C> {
         drop(old);
     }
 
-    fn tell(&self, state: &LinkState, now: Instant) {
+    /// The one place that emits events: each state that was entered, and the operator's act that led to it.
+    fn tell(&self, event: &Event, state: &LinkState, now: Instant) {
         let link = self.settings.name.as_deref();
+        let act = match event {
+            Event::RetryNow => Some("retry_now"),
+            Event::GiveUp => Some("give_up"),
+            _ => None,
+        };
         match state {
             LinkState::Connecting { attempt } => {
-                tracing::info!(link, state = "connecting", attempt);
+                tracing::info!(link, state = "connecting", attempt, act);
             }
             LinkState::Restoring { attempt } => {
                 tracing::info!(link, state = "restoring", attempt);
@@ -189,7 +195,7 @@ impl<C> Shared<C> {
                 tracing::info!(link, state = "waiting", attempt, ?delay, kind = cause.kind().as_str(), %cause);
             }
             LinkState::Disconnected { cause } => {
-                tracing::info!(link, state = "disconnected", kind = cause.kind().as_str(), %cause);
+                tracing::info!(link, state = "disconnected", kind = cause.kind().as_str(), %cause, act);
             }
         }
     }
