@@ -13,6 +13,7 @@
 //! | [`replay`] | bodies that can be sent again |
 //! | [`HttpAnswer`] | the stack's own decisions as responses: 503, 429, 504 |
 //! | [`HoldSlots`] | slots that last until the response body has ended |
+//! | [`DeadlineHeader`], [`deadline`] | deadlines across hops, by a header |
 //! | [`HttpMode`] | lets a request bring its own [`CallOptions`](queue::CallOptions) |
 //! | [`level_layer`], [`Level`] | the level that holds, in a request's extensions and for axum's handlers |
 //! | [`attempts`] | how many attempts a response took |
@@ -31,6 +32,7 @@ mod retry_policy;
 mod stacks;
 mod verdicts;
 
+pub mod deadline;
 #[cfg(feature = "grpc")]
 pub mod grpc;
 pub mod replay;
@@ -39,6 +41,7 @@ pub use tower_sluice::*;
 
 pub use crate::answer::HttpAnswer;
 pub use crate::client_error::client_error_verdict;
+pub use crate::deadline::{Deadline, DeadlineHeader};
 pub use crate::hold::{HeldBody, HoldSlots, HoldUntilBodyEnd};
 #[cfg(feature = "axum")]
 pub use crate::level::NoLevel;

@@ -5,8 +5,10 @@ use tower_sluice::queue::{CallOptions, Mode, Wrap};
 use tower_sluice::reject::{Answer, Rejection};
 
 use crate::answer::HttpAnswer;
+use crate::deadline::Deadline;
 
-/// An answer mode for HTTP: answers as `A` does, and takes a call's own [`CallOptions`] from the request's extensions.
+/// An answer mode for HTTP: answers as `A` does, and takes a call's own [`CallOptions`] from the request's extensions,
+/// and the [`Deadline`] of a call that it is made for.
 ///
 /// The [clients' stacks](crate::http_client) have `HttpMode<Boxed>`, and `typed` and `respond_with` put another answer
 /// into it. [`HttpAnswer`] is such a mode by itself.
@@ -102,6 +104,10 @@ where
     }
 }
 
-fn call_options<B>(request: &Request<B>) -> CallOptions {
-    request.extensions().get().cloned().unwrap_or_default()
+/// What the request's extensions say: its [`CallOptions`], and the [`Deadline`] of a call that it is made for.
+pub(crate) fn call_options<B>(request: &Request<B>) -> CallOptions {
+    let mut options: CallOptions = request.extensions().get().cloned().unwrap_or_default();
+    let deadline = request.extensions().get().copied().map(Deadline::instant);
+    options.deadline = options.deadline.into_iter().chain(deadline).min();
+    options
 }

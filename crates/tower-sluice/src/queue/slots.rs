@@ -748,7 +748,13 @@ impl Slots {
     }
 
     pub(super) fn set_limit(&self, limit: usize) {
-        self.section(|state, _| state.limit = limit);
+        self.section(|state, wakers| {
+            state.limit = limit;
+            if self.word.read().running() > limit {
+                // Shrinking starts nothing until fewer run: who has not started waits, as far as need be.
+                self.recall(state, wakers);
+            }
+        });
     }
 
     // ---- Room for one more -------------------------------------------------------------------------------------
