@@ -79,7 +79,7 @@ fn run(slots: &Slots) {
 }
 
 fn enter(slots: &Slots, waker: &Waker) -> Entered {
-    slots.enter(waker.clone(), false, Ticket::default(), None, NOW)
+    slots.enter(waker.clone(), false, Ticket::default(), None)
 }
 
 /// A call that stands in the line.
