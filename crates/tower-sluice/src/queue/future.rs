@@ -10,7 +10,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
@@ -247,7 +247,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     // ---- New, deferred, queued, readying -> starting ------------------------------------------------------------
 
     /// Ready with a slot, which counts as starting, and whether starts are paced; or with what the queue decided.
-    #[inline]
+    #[inline(always)]
     fn poll_slot<S: Clone>(
         &mut self,
         cx: &mut Context<'_>,
@@ -326,6 +326,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     }
 
     /// Deferred -> queued; queued, readying -> starting.
+    #[inline(never)]
     fn poll_wait<S: Clone>(
         &mut self,
         cx: &mut Context<'_>,
@@ -430,7 +431,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     // ---- Starting -> running ------------------------------------------------------------------------------------
 
     /// Readies the inner service and calls it. Pending: it is not ready, and the call waits for it with its slot.
-    #[inline]
+    #[inline(always)]
     fn poll_start<S, Req>(
         &mut self,
         cx: &mut Context<'_>,
@@ -454,11 +455,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
             Poll::Pending => {
                 let waker = cx.waker().clone();
                 starting.hand_back();
-                let now = shared.slots.clock.now();
-                let key = shared.slots.unready(self.number, waker, self.ticket(), now);
-                self.lease.stage = Stage::Waiting(key);
-                self.lease.readying = true;
-                self.mark = now;
+                self.wait_ready(waker);
                 return Poll::Pending;
             }
         }
@@ -474,7 +471,11 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
         };
         // There is one: it is put back as a copy whenever another attempt can follow.
         let Some(mut next) = request.take() else { panic!("`queue::ResponseFuture` polled after a panic") };
-        let attempt = Attempt::new(progress.attempts(), shared.slots.clock.instant(self.deadline));
+        let attempt = if self.deadline == Tick::NEVER {
+            Attempt::new(progress.attempts(), None)
+        } else {
+            Attempt::after(progress.attempts(), shared.slots.clock.start(), self.deadline.0)
+        };
         policy.repeater().prepare(&mut next, &attempt);
         if policy.repeats(&progress) && !self.lease.no_retry {
             *request = policy.repeater().copy(&next);
@@ -489,6 +490,17 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
             self.lease.begun = true;
         }
         Poll::Ready(Ok(attempt))
+    }
+
+    /// Starting -> readying.
+    #[cold]
+    fn wait_ready(&mut self, waker: Waker) {
+        let slots = self.lease.slots();
+        let now = slots.clock.now();
+        let key = slots.unready(self.number, waker, self.ticket(), now);
+        self.lease.stage = Stage::Waiting(key);
+        self.lease.readying = true;
+        self.mark = now;
     }
 
     // ---- Running ------------------------------------------------------------------------------------------------
@@ -521,7 +533,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     // ---- Running -> done, or deferred ---------------------------------------------------------------------------
 
     /// The attempt was answered. `None` where another one follows.
-    #[inline]
+    #[inline(always)]
     fn conclude<Req, Res, E>(
         &mut self,
         cx: &mut Context<'_>,
@@ -546,7 +558,26 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
                 }
                 Some(self.finish(result, None))
             }
-            Verdict::Fatal => Some(self.finish(result, Some(End::Failed))),
+            verdict => self.conclude_failure(cx, result, verdict, request),
+        }
+    }
+
+    #[cold]
+    fn conclude_failure<Req, Res, E>(
+        &mut self,
+        cx: &mut Context<'_>,
+        result: Result<Res, E>,
+        verdict: Verdict,
+        request: &mut Option<Req>,
+    ) -> Option<Result<A::Response, A::Error>>
+    where
+        C: Classify<Res, E>,
+        R: Repeat<Req>,
+        A: Mode<Req, Res, E, Kept = K>,
+    {
+        match verdict {
+            Verdict::Success => Some(self.finish(result, None)),
+            Verdict::Fatal => Some(self.give_up(Some(result))),
             Verdict::Retry(failure) => self.retry(cx, Some(result), &failure, request),
         }
     }
@@ -571,11 +602,8 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
             std::mem::take(&mut failed.payment).spend(&mut failed.progress);
         }
         let result = Err(error);
-        match self.lease.settings.policy.classifier().classify(&result).not_processed() {
-            Verdict::Success => Some(self.finish(result, None)),
-            Verdict::Fatal => Some(self.finish(result, Some(End::Failed))),
-            Verdict::Retry(failure) => self.retry(cx, Some(result), &failure, request),
-        }
+        let verdict = self.lease.settings.policy.classifier().classify(&result).not_processed();
+        self.conclude_failure(cx, result, verdict, request)
     }
 
     /// The attempt was cut. `None` where another one follows.
@@ -700,7 +728,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     }
 
     /// Running -> done. `end`: how, if not in success.
-    #[inline]
+    #[inline(always)]
     fn finish<Req, Res, E>(
         &mut self,
         result: Result<Res, E>,
@@ -796,6 +824,7 @@ impl<K> Failed<K> {
 }
 
 /// The progress of a call at its first attempt.
+#[inline]
 fn first_attempt() -> Progress {
     let mut progress = Progress::default();
     progress.begin();

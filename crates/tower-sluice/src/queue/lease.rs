@@ -104,7 +104,7 @@ impl<P, A> Lease<P, A> {
     }
 
     /// Running -> done.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(&mut self, end: Option<End>, attempted: bool) {
         self.unsee();
         self.stage = Stage::Over;
