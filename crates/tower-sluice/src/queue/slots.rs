@@ -387,19 +387,15 @@ impl Slots {
                 };
             }
             class.admitted += 1;
-            // Whoever gave the last slot back may not have come for the lock yet, and would find this call: that
-            // the queue was idle in between has to be seen here.
-            let idle = if starts {
-                self.word.take().running() == 0
-            } else {
-                self.word.read().running() == 0 && state.line.is_empty()
-            };
-            if idle && state.observers.is_waiting() {
+            if state.observers.is_waiting() {
+                // Whoever gave the last slot back may not have come for the lock yet, and would find this call: that the
+                // queue was idle in between is seen here or never.
                 let figures = self.figures(state);
-                state.observers.see(Figures { running: 0, ..figures }, wakers);
+                state.observers.see(figures, wakers);
             }
             let arrival = self.arrivals.fetch_add(1, Ordering::AcqRel);
             if starts {
+                self.word.take();
                 self.word.starts();
                 state.gate.granted();
                 return Entered::Started { arrival, paced: state.gate.is_paced() };
