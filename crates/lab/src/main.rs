@@ -35,13 +35,11 @@ mod workers;
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use report::Report;
+use report::Experiment;
 use std::process::ExitCode;
 
 #[global_allocator]
 static ALLOCATOR: alloc::Counting = alloc::Counting;
-
-type Experiment = (&'static str, fn() -> Report);
 
 /// Every experiment, in the order in which `all` runs them: times first, while the heap is still small.
 const EXPERIMENTS: &[Experiment] = &[

@@ -195,6 +195,9 @@ fn figure(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), number)
 }
 
+/// The name of an experiment, and how it is run.
+pub type Experiment = (&'static str, fn() -> Report);
+
 /// Everything one experiment found.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -309,7 +312,7 @@ impl Report {
 const PICTURES: &str = "measurements";
 
 /// Runs every experiment, writes `docs/measurements.md` with its pictures, and joins the rows into one report.
-pub fn all(experiments: &[(&'static str, fn() -> Report)]) -> std::io::Result<Report> {
+pub fn all(experiments: &[Experiment]) -> std::io::Result<Report> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     std::fs::create_dir_all(docs.join(PICTURES))?;
     let mut joined = Report::new("all", "All experiments");

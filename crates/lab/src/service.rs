@@ -75,10 +75,13 @@ async fn repoll<F: Future>(mut future: Pin<&mut F>) -> F::Output {
     .await
 }
 
+/// Makes so many calls, one after another.
+pub type Run = Box<dyn FnMut(&Runtime, u64)>;
+
 /// A contender that is ready to be measured.
 pub struct Built {
-    /// Makes so many calls, one after another, on the runtime it was built in.
-    pub run: Box<dyn FnMut(&Runtime, u64)>,
+    /// Makes the calls, on the runtime that it was built in.
+    pub run: Run,
     /// Bytes of the service, and of the future that its `call` returns.
     pub sizes: (usize, usize),
 }

@@ -15,6 +15,7 @@
 //! | [`HoldSlots`] | slots that last until the response body has ended |
 //! | [`DeadlineHeader`], [`deadline`] | deadlines across hops, by a header |
 //! | [`HttpMode`] | lets a request bring its own [`CallOptions`](queue::CallOptions) |
+//! | [`http_measure`] | counts how attempts end, for a ladder |
 //! | [`level_layer`], [`Level`] | the level that holds, in a request's extensions and for axum's handlers |
 //! | [`attempts`] | how many attempts a response took |
 
@@ -23,6 +24,7 @@ mod client_error;
 mod config;
 mod hold;
 mod level;
+mod measure;
 mod mode;
 mod repeat;
 #[cfg(feature = "reqwest")]
@@ -46,6 +48,7 @@ pub use crate::hold::{HeldBody, HoldSlots, HoldUntilBodyEnd};
 #[cfg(feature = "axum")]
 pub use crate::level::NoLevel;
 pub use crate::level::{HttpLevelFuture, HttpLevelLayer, HttpTellLevel, Level, level_layer};
+pub use crate::measure::http_measure;
 pub use crate::mode::HttpMode;
 pub use crate::repeat::{AttemptNumber, CloneBody, CopyBody, EmptyBody, HttpRepeat};
 #[cfg(feature = "reqwest")]

@@ -304,10 +304,10 @@ async fn h4_h6_grpc_timeout_is_the_deadline_and_what_is_left_is_sent_on() {
         )]);
         assert_eq!(grpc_timeout(&headers), Some(Duration::from_secs(5) - *start));
     }
-    // Without one, what is left of the layer's own 30 s.
+    // Without one, what is left of the layer's own 30 s, and so much more that we notice first.
     let server = Server::new(|_| status(0, None));
     client.layer(server.clone()).oneshot(call()).await.unwrap();
-    assert_eq!(server.header("grpc-timeout"), [Some("30000000u".to_owned())]);
+    assert_eq!(server.header("grpc-timeout"), [Some("30005000u".to_owned())]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,13 +316,15 @@ async fn h4_h6_a_remote_deadline_only_shortens_and_call_options_replace_both() {
         service_fn(|_: Request<AxumBody>| std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>())
     };
     let options = |secs| CallOptions::timeout(Duration::from_secs(secs));
-    for (header, options, expected) in [
-        (Some("2S"), None, 2),
-        (Some("90S"), None, 30),
-        (Some("bad"), None, 30),
-        (None, None, 30),
-        (Some("2S"), Some(options(60)), 60),
-        (None, Some(options(1)), 1),
+    for (header, options, expected_ms) in [
+        // So much sooner that the caller gets the answer before it gives up.
+        (Some("2S"), None, 1_995),
+        (Some("10m"), None, 9),
+        (Some("90S"), None, 30_000),
+        (Some("bad"), None, 30_000),
+        (None, None, 30_000),
+        (Some("2S"), Some(options(60)), 60_000),
+        (None, Some(options(1)), 1_000),
     ] {
         let mut request = call();
         if let Some(header) = header {
@@ -335,7 +337,25 @@ async fn h4_h6_a_remote_deadline_only_shortens_and_call_options_replace_both() {
         let Ok(response) = grpc_server(4).layer(never()).oneshot(request).await;
         assert_eq!(code(&response), Some(4), "DEADLINE_EXCEEDED");
         assert!(matches!(response.extensions().get(), Some(Rejection::Deadline { .. })));
-        assert_eq!(started.elapsed(), Duration::from_secs(expected), "{header:?}");
+        assert_eq!(started.elapsed(), Duration::from_millis(expected_ms), "{header:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn h4_we_notice_a_deadline_before_a_channel_that_enforces_the_same_header() {
+    // As tonic's channel does, whose error a tonic client takes for CANCELLED.
+    let channel = service_fn(|request: Request<AxumBody>| async move {
+        sleep(grpc_timeout(request.headers()).unwrap()).await;
+        Err::<Response<Full<Bytes>>, _>(io::Error::other("Timeout expired"))
+    });
+    for header in [Some("1S"), Some("20m"), None] {
+        let mut request = call();
+        if let Some(header) = header {
+            request.headers_mut().insert("grpc-timeout", HeaderValue::from_static(header));
+        }
+        let client = grpc_client(4, AxumBody::new).attempt_timeout(Duration::MAX);
+        let response = client.layer(channel).oneshot(request).await.unwrap();
+        assert_eq!(code(&response), Some(4), "{header:?}");
     }
 }
 

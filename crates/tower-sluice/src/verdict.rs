@@ -205,6 +205,7 @@ where
 pub struct AnyError;
 
 impl<Res, E: 'static> Classify<Res, E> for AnyError {
+    #[inline]
     fn classify(&self, result: &Result<Res, E>) -> Verdict {
         match result {
             Ok(_) => Verdict::Success,

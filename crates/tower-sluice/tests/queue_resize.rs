@@ -57,28 +57,33 @@ async fn q12_shrinking_lets_running_ones_finish_and_starts_none_until_fewer_run(
 }
 
 #[tokio::test(start_paused = true)]
-async fn q12_shrinking_does_not_take_back_what_was_granted_and_not_polled() {
-    let script = Script::new().answer(0).hold();
-    let queue = QueueLayer::new(2);
-    let (handle, mut service) = (queue.handle(), queue.layer(script.service::<u32>()));
-    let mut calls: Vec<_> = (0..4).map(|n| by_hand(service.call(n))).collect();
+async fn q12_shrinking_takes_back_slots_that_were_granted_and_not_used() {
+    let script = Script::new();
+    let (inner, served) = served(&script, |request, _| Step::answer(request).held());
+    let queue = QueueLayer::new(3);
+    let (handle, mut service) = (queue.handle(), queue.layer(inner));
+    let mut calls: Vec<_> = (0..6).map(|n| by_hand(service.call(n))).collect();
     for call in &mut calls {
         assert!(call.poll().is_pending());
     }
-    script.release_all();
+    script.release(2);
     assert!(calls[0].poll().is_ready() && calls[1].poll().is_ready());
-    assert_eq!(handle.stats().granted, 2);
+    // One runs, two are granted.
+    assert_eq!((handle.stats().running, handle.stats().granted), (3, 2));
+    handle.set_limit(2).unwrap();
+    let stats = handle.stats();
+    assert_eq!((stats.running, stats.granted, stats.queued), (2, 1, 2));
+    for call in &mut calls[3..] {
+        assert!(call.poll().is_pending());
+    }
+    assert_eq!((served.requests(), script.running()), (vec![0, 1, 2, 3], 2));
     handle.set_limit(1).unwrap();
-    // Two hold slots, and both may use them; no more than two ever ran.
-    assert!(calls[2].poll().is_pending() && calls[3].poll().is_pending());
-    assert_eq!((script.running(), script.peak()), (2, 2));
-    let mut next = by_hand(service.call(4));
-    assert!(next.poll().is_pending());
-    script.open();
-    // The first to end leaves none for the next, the second does.
-    assert!(calls[2].poll().is_ready() && !next.is_woken());
-    assert!(calls[3].poll().is_ready() && next.is_woken());
-    assert!(next.poll().is_ready());
+    // In order, once fewer run.
+    script.release(1);
+    assert!(calls[2].poll().is_ready() && !calls[4].is_woken());
+    script.release(1);
+    assert!(calls[3].poll().is_ready() && calls[4].is_woken() && !calls[5].is_woken());
+    drop(calls);
     nothing_left(&handle);
 }
 

@@ -6,7 +6,7 @@ use http::Request;
 use http::header::{HeaderName, HeaderValue};
 use tower_sluice::verdict::{Attempt, Failure, Repeat};
 
-use super::timeout::{TIMEOUT, grpc_timeout, grpc_timeout_value};
+use super::timeout::{TIMEOUT, grpc_timeout, grpc_timeout_value, handed_on};
 use crate::repeat::{CloneBody, CopyBody, HttpRepeat};
 
 const PREVIOUS_ATTEMPTS: HeaderName = HeaderName::from_static("grpc-previous-rpc-attempts");
@@ -17,7 +17,8 @@ const PREVIOUS_ATTEMPTS: HeaderName = HeaderName::from_static("grpc-previous-rpc
 /// again only where its method is [listed](Self::idempotent) as idempotent, or where it carries an idempotency key.
 ///
 /// Each attempt carries
-/// - `grpc-timeout`: what is left of the call's deadline, where it has one; never more than the call itself brought;
+/// - `grpc-timeout`: what is left of the call's deadline, where it has one, and 5 ms, so that we notice first; never more
+///   than the call itself brought;
 /// - `grpc-previous-rpc-attempts`, from the second on (gRPC's proposal A6).
 ///
 /// ```
@@ -90,6 +91,7 @@ impl<B, C: CopyBody<B>> Repeat<Request<B>> for GrpcRepeat<C> {
         let headers = request.headers_mut();
         if let Some(left) = attempt.left() {
             let own = grpc_timeout(headers);
+            let left = handed_on(left);
             if own.is_none_or(|own| left < own) {
                 headers.insert(TIMEOUT, grpc_timeout_value(left));
             }
@@ -135,13 +137,13 @@ mod tests {
         let deadline = Some(Instant::now() + Duration::from_secs(5));
         let mut request = call();
         repeat.prepare(&mut request, &Attempt::new(1, deadline));
-        assert_eq!(request.headers()["grpc-timeout"], "5000000u");
+        assert_eq!(request.headers()["grpc-timeout"], "5005000u");
         assert!(!request.headers().contains_key("grpc-previous-rpc-attempts"));
 
         tokio::time::advance(Duration::from_secs(2)).await;
         let mut second = repeat.copy(&request).unwrap();
         repeat.prepare(&mut second, &Attempt::new(2, deadline));
-        assert_eq!(second.headers()["grpc-timeout"], "3000000u");
+        assert_eq!(second.headers()["grpc-timeout"], "3005000u");
         assert_eq!(second.headers()["grpc-previous-rpc-attempts"], "1");
 
         let mut short = call();

@@ -6,6 +6,22 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 pub(super) const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
+/// How much sooner than the caller's deadline ours is, at most; a tenth of the timeout where that is less.
+///
+/// The caller is to get our answer before it gives up, and so is whoever enforces the same header around us and below
+/// us: tonic's server and channel both do, and call what they cut CANCELLED.
+const MARGIN: Duration = Duration::from_millis(5);
+
+/// How long a call may take whose caller waits for `timeout`.
+pub(super) fn allowance(timeout: Duration) -> Duration {
+    timeout - MARGIN.min(timeout / 10)
+}
+
+/// How long the next hop may take where so much is `left` of ours: by the margin more, so that we notice first.
+pub(super) fn handed_on(left: Duration) -> Duration {
+    left.saturating_add(MARGIN)
+}
+
 /// The most that eight digits hold.
 const MOST: u128 = 99_999_999;
 

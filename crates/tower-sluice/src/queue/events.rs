@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use tracing::Level;
+use tracing::level_filters::LevelFilter;
 
 use super::shared::Shared;
 use super::slots::End;
@@ -12,9 +13,10 @@ use super::time::Tick;
 use crate::retry::{GaveUp, Progress};
 use crate::verdict::Failure;
 
-/// Whether per-call events go anywhere.
+/// Whether per-call events may go anywhere: one load and a compare.
+#[inline]
 pub(super) fn enabled() -> bool {
-    tracing::enabled!(target: "tower_sluice::queue", Level::DEBUG)
+    LevelFilter::current() >= LevelFilter::DEBUG
 }
 
 pub(super) fn attempt_started(shared: &Shared, call: u64, attempt: u32) {

@@ -1,8 +1,10 @@
 //! A limit that follows a level.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 
+use futures_util::future::{Either, select};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -37,9 +39,9 @@ where
             let limit = nearest_limit((self.limit)(&level));
             let Some(shared) = self.queue.upgrade() else { return };
             Handle::new(shared).set_nearest_limit(limit);
-            tokio::select! {
-                changed = self.level.changed() => if changed.is_err() { return },
-                _ = self.alive.changed() => return,
+            match select(pin!(self.level.changed()), pin!(self.alive.changed())).await {
+                Either::Left((Ok(()), _)) => {}
+                Either::Left((Err(_), _)) | Either::Right(_) => return,
             }
         }
     }

@@ -80,14 +80,6 @@ struct Failed<K> {
     last: FailureKind,
 }
 
-/// How an attempt ended.
-enum Outcome<Res, E> {
-    Answered(Result<Res, E>),
-    /// The inner service said that it will never be ready.
-    Unready(E),
-    TimedOut,
-}
-
 /// What ends a running attempt, other than its answer.
 enum Limit {
     Attempt,
@@ -99,7 +91,7 @@ where
     S: Service<Req>,
     A: Mode<Req, S::Response, S::Error>,
 {
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(
         service: S,
         request: Req,
@@ -121,19 +113,26 @@ where
 {
     type Output = Result<A::Response, A::Error>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let call = this.call;
         loop {
-            let outcome = if let Some(attempt) = this.attempt.as_mut().as_pin_mut() {
+            let answer = if let Some(attempt) = this.attempt.as_mut().as_pin_mut() {
+                // The attempt goes first, before its slot and before anything that follows.
                 match attempt.poll(cx) {
-                    Poll::Ready(result) => Outcome::Answered(result),
+                    Poll::Ready(result) => {
+                        this.attempt.set(None);
+                        call.conclude(cx, result, this.request)
+                    }
                     Poll::Pending => match call.poll_limits(cx) {
                         Poll::Pending => return Poll::Pending,
-                        Poll::Ready(Limit::Attempt) => Outcome::TimedOut,
-                        Poll::Ready(Limit::Deadline) => {
+                        Poll::Ready(limit) => {
                             this.attempt.set(None);
-                            return Poll::Ready(call.reject_late());
+                            match limit {
+                                Limit::Attempt => call.time_out(cx, this.request),
+                                Limit::Deadline => Some(call.reject_late()),
+                            }
                         }
                     },
                 }
@@ -144,26 +143,22 @@ where
                     Poll::Ready(Err(rejection)) => return Poll::Ready(call.reject(rejection)),
                 };
                 match call.poll_start(cx, this.service, this.request, paced) {
-                    Poll::Pending => {
-                        // Not ready: a slot holder whose attempt has not started.
-                        match call.poll_deadline(cx) {
-                            Poll::Pending => return Poll::Pending,
-                            Poll::Ready(()) => return Poll::Ready(call.reject_late()),
-                        }
-                    }
                     Poll::Ready(Ok(attempt)) => {
                         this.attempt.set(Some(attempt));
                         continue;
                     }
                     Poll::Ready(Err(error)) => {
                         *this.service = this.service.clone();
-                        Outcome::Unready(error)
+                        call.conclude_unready(cx, error, this.request)
                     }
+                    // Not ready: a slot holder whose attempt has not started.
+                    Poll::Pending => match call.poll_deadline(cx) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(()) => Some(call.reject_late()),
+                    },
                 }
             };
-            // Running -> done or deferred. The attempt goes first.
-            this.attempt.set(None);
-            if let Some(answer) = call.conclude(cx, outcome, this.request) {
+            if let Some(answer) = answer {
                 return Poll::Ready(answer);
             }
         }
@@ -175,43 +170,47 @@ impl<P, A, K> Call<P, A, K> {
         self.failed.as_ref().map_or(u32::from(self.lease.begun), |failed| failed.progress.attempts())
     }
 
+    /// The call's last event.
     #[inline]
     fn ended(&self, outcome: &str) {
-        let attempts = self.attempts();
-        if events::enabled() || attempts > 1 {
-            let first_waited = if self.called == Tick::NEVER || self.mark == Tick::NEVER {
-                Duration::ZERO
-            } else {
-                self.mark.since(self.called)
-            };
-            let waited = self
-                .failed
-                .as_ref()
-                .map_or(first_waited, |failed| Duration::from_millis(failed.waited_ms.into()));
-            let number = (self.number != NO_NUMBER).then_some(self.number);
-            let ended = Ended { call: number, outcome, attempts, waited, called: self.called };
-            events::call_ended(&self.lease.settings.shared, &ended);
+        if self.lease.told || self.failed.is_some() {
+            self.tell_ended(outcome);
         }
+    }
+
+    #[cold]
+    fn tell_ended(&self, outcome: &str) {
+        let first_waited = if self.called == Tick::NEVER || self.mark == Tick::NEVER {
+            Duration::ZERO
+        } else {
+            self.mark.since(self.called)
+        };
+        let waited = self
+            .failed
+            .as_ref()
+            .map_or(first_waited, |failed| Duration::from_millis(failed.waited_ms.into()));
+        let number = (self.number != NO_NUMBER).then_some(self.number);
+        let ended = Ended { call: number, outcome, attempts: self.attempts(), waited, called: self.called };
+        events::call_ended(&self.lease.settings.shared, &ended);
     }
 }
 
+/// Dropped in any state, a call gives back what it holds, and counts as cancelled.
 impl<P, A, K> Drop for Call<P, A, K> {
+    #[inline]
     fn drop(&mut self) {
-        if !matches!(self.lease.stage, Stage::New { .. } | Stage::Over) {
+        if !self.lease.is_over() {
             self.ended(events::outcome(Some(End::Cancelled)));
+            self.lease.give_back();
         }
     }
 }
 
 impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
-    #[inline]
+    #[inline(always)]
     fn new(settings: Arc<Settings<RetryPolicy<C, R>, A>>, options: CallOptions, reserved: bool) -> Self {
-        let timed = settings.call_timeout.is_some()
-            || settings.attempt_timeout.is_some()
-            || settings.queue_timeout.is_some()
-            || options.timeout.is_some()
-            || options.deadline.is_some()
-            || events::enabled();
+        let told = events::enabled();
+        let timed = settings.timed || options.timeout.is_some() || options.deadline.is_some() || told;
         let (mut called, mut deadline) = (Tick::NEVER, Tick::NEVER);
         if timed {
             let clock = settings.shared.slots.clock;
@@ -224,6 +223,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
             }
         }
         let mut lease = Lease::new(settings, reserved);
+        lease.told = told;
         lease.no_retry = options.no_retry;
         lease.own_timeout = options.timeout.is_some();
         if let Some(name) = &options.class {
@@ -247,6 +247,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     // ---- New, deferred, queued, readying -> starting ------------------------------------------------------------
 
     /// Ready with a slot, which counts as starting, and whether starts are paced; or with what the queue decided.
+    #[inline]
     fn poll_slot<S: Clone>(
         &mut self,
         cx: &mut Context<'_>,
@@ -264,7 +265,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
                 self.number = number;
                 self.lease.stage = Stage::Running(Stage::UNSEEN);
                 // One in 16 is timed, so that a quiet queue knows how long an attempt takes.
-                if self.deadline != Tick::NEVER && number.is_multiple_of(16) || events::enabled() {
+                if self.deadline != Tick::NEVER && number.is_multiple_of(16) || self.lease.told {
                     self.mark = self.lease.slots().clock.now();
                     self.lease.timed = true;
                 }
@@ -354,7 +355,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
                 Polled::NeedsWaker => clone = Some(cx.waker().clone()),
                 Polled::Started { paced } => {
                     let bounded = self.deadline != Tick::NEVER;
-                    let now = if bounded || events::enabled() { clock.now() } else { Tick::NEVER };
+                    let now = if bounded || self.lease.told { clock.now() } else { Tick::NEVER };
                     let readying = std::mem::take(&mut self.lease.readying);
                     let stood = std::mem::take(&mut self.lease.stood);
                     if bounded && self.is_hopeless(now, stood && !readying) {
@@ -429,6 +430,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     // ---- Starting -> running ------------------------------------------------------------------------------------
 
     /// Readies the inner service and calls it. Pending: it is not ready, and the call waits for it with its slot.
+    #[inline]
     fn poll_start<S, Req>(
         &mut self,
         cx: &mut Context<'_>,
@@ -447,7 +449,6 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => {
                 drop(starting);
-                self.begin();
                 return Poll::Ready(Err(error));
             }
             Poll::Pending => {
@@ -478,7 +479,9 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
         if policy.repeats(&progress) && !self.lease.no_retry {
             *request = policy.repeater().copy(&next);
         }
-        events::attempt_started(shared, self.number, progress.attempts());
+        if self.lease.told {
+            events::attempt_started(shared, self.number, progress.attempts());
+        }
         starting.record();
         let attempt = service.call(next);
         drop(starting);
@@ -486,14 +489,6 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
             self.lease.begun = true;
         }
         Poll::Ready(Ok(attempt))
-    }
-
-    fn begin(&mut self) {
-        self.lease.begun = true;
-        if let Some(failed) = &mut self.failed {
-            failed.progress.begin();
-            std::mem::take(&mut failed.payment).spend(&mut failed.progress);
-        }
     }
 
     // ---- Running ------------------------------------------------------------------------------------------------
@@ -525,12 +520,12 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
 
     // ---- Running -> done, or deferred ---------------------------------------------------------------------------
 
-    /// `None` where another attempt follows.
+    /// The attempt was answered. `None` where another one follows.
     #[inline]
     fn conclude<Req, Res, E>(
         &mut self,
         cx: &mut Context<'_>,
-        outcome: Outcome<Res, E>,
+        result: Result<Res, E>,
         request: &mut Option<Req>,
     ) -> Option<Result<A::Response, A::Error>>
     where
@@ -538,33 +533,68 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
         R: Repeat<Req>,
         A: Mode<Req, Res, E, Kept = K>,
     {
-        let (outcome, processed) = match outcome {
-            Outcome::Answered(result) => (Some(result), true),
-            Outcome::Unready(error) => (Some(Err(error)), false),
-            Outcome::TimedOut => (None, true),
-        };
         if self.lease.timed {
             self.sample();
         }
-        let settings = &self.lease.settings;
-        let mut verdict = match &outcome {
-            Some(result) => settings.policy.classifier().classify(result),
-            None => Verdict::timeout(),
-        };
-        if !processed {
-            verdict = verdict.not_processed();
-        }
-        match verdict {
+        let policy = &self.lease.settings.policy;
+        match policy.classifier().classify(&result) {
             Verdict::Success => {
                 // One whose first request had no copy takes no part in the budget.
                 if request.is_some() || self.failed.is_some() {
                     let progress = self.failed.as_ref().map_or_else(first_attempt, |failed| failed.progress);
-                    settings.policy.succeeded(&progress);
+                    policy.succeeded(&progress);
                 }
-                Some(self.finish(outcome, None))
+                Some(self.finish(result, None))
             }
-            Verdict::Fatal => Some(self.finish(outcome, Some(End::Failed))),
-            Verdict::Retry(failure) => self.retry(cx, outcome, &failure, request),
+            Verdict::Fatal => Some(self.finish(result, Some(End::Failed))),
+            Verdict::Retry(failure) => self.retry(cx, Some(result), &failure, request),
+        }
+    }
+
+    /// The inner service said that it will never be ready: surely not processed.
+    #[cold]
+    fn conclude_unready<Req, Res, E>(
+        &mut self,
+        cx: &mut Context<'_>,
+        error: E,
+        request: &mut Option<Req>,
+    ) -> Option<Result<A::Response, A::Error>>
+    where
+        C: Classify<Res, E>,
+        R: Repeat<Req>,
+        A: Mode<Req, Res, E, Kept = K>,
+    {
+        self.lease.begun = true;
+        self.lease.timed = false;
+        if let Some(failed) = &mut self.failed {
+            failed.progress.begin();
+            std::mem::take(&mut failed.payment).spend(&mut failed.progress);
+        }
+        let result = Err(error);
+        match self.lease.settings.policy.classifier().classify(&result).not_processed() {
+            Verdict::Success => Some(self.finish(result, None)),
+            Verdict::Fatal => Some(self.finish(result, Some(End::Failed))),
+            Verdict::Retry(failure) => self.retry(cx, Some(result), &failure, request),
+        }
+    }
+
+    /// The attempt was cut. `None` where another one follows.
+    #[cold]
+    fn time_out<Req, Res, E>(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: &mut Option<Req>,
+    ) -> Option<Result<A::Response, A::Error>>
+    where
+        C: Classify<Res, E>,
+        R: Repeat<Req>,
+        A: Mode<Req, Res, E, Kept = K>,
+    {
+        // It counts with the time it took.
+        self.sample();
+        match Verdict::timeout() {
+            Verdict::Retry(failure) => self.retry(cx, None, &failure, request),
+            Verdict::Success | Verdict::Fatal => None,
         }
     }
 
@@ -573,7 +603,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     fn retry<Req, Res, E>(
         &mut self,
         cx: &mut Context<'_>,
-        outcome: Option<Result<Res, E>>,
+        result: Option<Result<Res, E>>,
         failure: &Failure,
         request: &mut Option<Req>,
     ) -> Option<Result<A::Response, A::Error>>
@@ -622,7 +652,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
                 if !settings.policy.is_single() {
                     events::retry_not_made(shared, self.number, &failed.progress, failure, reason);
                 }
-                return Some(self.finish(outcome, Some(End::Failed)));
+                return Some(self.give_up(result));
             }
             Ok(retry) => {
                 let waker = cx.waker().clone();
@@ -630,7 +660,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
                 match slots.defer(self.number, waker, !retry.delay.is_zero(), ticket, tick) {
                     Some(key) => (retry, key),
                     // Closed: the caller gets the real result.
-                    None => return Some(self.finish(outcome, Some(End::Failed))),
+                    None => return Some(self.give_up(result)),
                 }
             }
         };
@@ -646,7 +676,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
         }
         events::retry_scheduled(shared, self.number, &failed.progress, failure, retry.delay);
         failed.payment = retry.payment;
-        match outcome {
+        match result {
             Some(Ok(response)) => settings.policy.classifier().discard(response),
             Some(Err(error)) => failed.last_error = Some(settings.mode.keep(error)),
             None => {}
@@ -654,22 +684,37 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
         None
     }
 
+    /// Running -> done, with the attempt's own result, or the word that it was cut.
+    fn give_up<Req, Res, E>(&mut self, result: Option<Result<Res, E>>) -> Result<A::Response, A::Error>
+    where
+        C: Classify<Res, E>,
+        A: Mode<Req, Res, E, Kept = K>,
+    {
+        if let Some(result) = result {
+            return self.finish(result, Some(End::Failed));
+        }
+        self.lease.end(Some(End::Failed), true);
+        let now = self.lease.slots().clock.now();
+        let elapsed = now.since(self.called);
+        self.reject(Rejection::AttemptTimeout { attempts: self.attempts(), elapsed })
+    }
+
     /// Running -> done. `end`: how, if not in success.
     #[inline]
     fn finish<Req, Res, E>(
         &mut self,
-        outcome: Option<Result<Res, E>>,
+        result: Result<Res, E>,
         end: Option<End>,
     ) -> Result<A::Response, A::Error>
     where
         C: Classify<Res, E>,
         A: Mode<Req, Res, E, Kept = K>,
     {
-        let attempts = self.attempts();
-        match outcome {
-            Some(Ok(mut response)) => {
-                self.lease.settings.policy.classifier().finish(&mut response, &Totals::new(attempts));
-                self.ended(events::outcome(end));
+        self.ended(events::outcome(end));
+        match result {
+            Ok(mut response) => {
+                let totals = Totals::new(self.attempts());
+                self.lease.settings.policy.classifier().finish(&mut response, &totals);
                 if A::HOLDS {
                     let slot: Slot = self.lease.hand_over_slot(end);
                     Ok(self.lease.settings.mode.hold(response, slot))
@@ -678,15 +723,9 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
                     Ok(self.lease.settings.mode.response(response))
                 }
             }
-            Some(Err(error)) => {
-                self.ended(events::outcome(end));
+            Err(error) => {
                 self.lease.end(end, true);
                 Err(self.lease.settings.mode.error(error))
-            }
-            None => {
-                self.lease.end(end, true);
-                let now = self.lease.slots().clock.now();
-                self.reject(Rejection::AttemptTimeout { attempts, elapsed: now.since(self.called) })
             }
         }
     }

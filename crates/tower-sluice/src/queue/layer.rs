@@ -34,6 +34,8 @@ pub(super) struct Settings<P, A> {
     pub(super) slack: u32,
     pub(super) wait_when_full: bool,
     pub(super) class: Option<Arc<Class>>,
+    /// One of the timeouts is set: calls need to know when they were called.
+    pub(super) timed: bool,
 }
 
 /// A limit on the attempts that run at once (a concurrency limit, a bulkhead), whose failed calls wait for their
@@ -129,6 +131,7 @@ impl QueueLayer {
                 slack: 2,
                 wait_when_full: false,
                 class: None,
+                timed: false,
             },
         }
     }
@@ -377,6 +380,7 @@ impl<P, A> QueueLayer<P, A> {
                 slack: s.slack,
                 wait_when_full: s.wait_when_full,
                 class: s.class,
+                timed: s.timed,
             },
         }
     }
@@ -386,7 +390,10 @@ impl<P, A> QueueLayer<P, A> {
         P: Clone,
         A: Wrap + Clone,
     {
-        let settings = Settings { class, ..self.settings.clone() };
+        let mut settings = Settings { class, ..self.settings.clone() };
+        settings.timed = [settings.call_timeout, settings.attempt_timeout, settings.queue_timeout]
+            .iter()
+            .any(Option::is_some);
         Queue::new(settings.mode.wrap(inner), Arc::new(settings))
     }
 }

@@ -1,4 +1,4 @@
-//! What a call holds of the queue, given back on drop.
+//! What a call holds of the queue, and how it is given back.
 
 use std::sync::Arc;
 
@@ -43,10 +43,12 @@ pub(super) struct Lease<P, A> {
     pub(super) no_retry: bool,
     /// How long the attempt takes is measured.
     pub(super) timed: bool,
+    /// Somebody may listen to its events.
+    pub(super) told: bool,
 }
 
 impl<P, A> Lease<P, A> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(settings: Arc<Settings<P, A>>, reserved: bool) -> Self {
         let class = settings.class.as_ref().map_or(NO_CLASS, |class| class.key);
         Self {
@@ -59,6 +61,7 @@ impl<P, A> Lease<P, A> {
             own_timeout: false,
             no_retry: false,
             timed: false,
+            told: false,
         }
     }
 
@@ -90,6 +93,7 @@ impl<P, A> Lease<P, A> {
     }
 
     /// Shows as running no longer; still has its slot.
+    #[inline]
     pub(super) fn unsee(&mut self) {
         if let Stage::Running(key) = self.stage
             && key != Stage::UNSEEN
@@ -118,16 +122,22 @@ impl<P, A> Lease<P, A> {
         };
         Slot::new(Arc::clone(&self.settings.shared), running, self.class, end)
     }
-}
 
-impl<P, A> Drop for Lease<P, A> {
+    /// Holds nothing: there is nothing to give back.
     #[inline]
-    fn drop(&mut self) {
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over | Stage::New { reserved: false })
+    }
+
+    /// Gives back whatever it holds: the call was dropped.
+    #[cold]
+    pub(super) fn give_back(&mut self) {
         match self.stage {
             Stage::Over | Stage::New { reserved: false } => {}
             Stage::New { reserved: true } => self.slots().give_up_place(),
             Stage::Waiting(key) | Stage::Deferred(key) => self.slots().leave(key, End::Cancelled),
             Stage::Running(_) => self.end(Some(End::Cancelled), true),
         }
+        self.stage = Stage::Over;
     }
 }

@@ -15,11 +15,17 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use loom::thread;
 
+use super::layer::{NoRetry, Settings};
+use super::lease::{Lease, Stage};
 use super::line::Key;
 use super::observers::Until;
+use super::shared::Shared;
 use super::slots::{End, Entered, Knocked, NO_CLASS, Polled, Slots, Ticket};
+use super::starting::Starting;
 use super::time::Tick;
 use super::word::UNLIMITED;
+use crate::reject::Boxed;
+use crate::retry::RetryPolicy;
 
 const NOW: Tick = Tick(1);
 
@@ -49,6 +55,21 @@ fn wakes(counter: &StdArc<Counter>) -> usize {
 
 fn slots(limit: usize) -> Arc<Slots> {
     Arc::new(Slots::new(limit, 16))
+}
+
+/// What the guards of a call hold on to.
+fn settings(limit: usize) -> StdArc<Settings<NoRetry, Boxed>> {
+    StdArc::new(Settings {
+        shared: StdArc::new(Shared::new(Slots::new(limit, 16))),
+        policy: RetryPolicy::none(),
+        mode: Boxed,
+        queue_timeout: None,
+        call_timeout: None,
+        attempt_timeout: None,
+        slack: 2,
+        wait_when_full: false,
+        class: None,
+    })
 }
 
 /// A running attempt.
@@ -271,25 +292,119 @@ fn two_pausers_inside_calls_do_not_wait_for_each_other() {
     });
 }
 
-/// Q13: a panic between taking the slot and the return of the inner service's call, as its guards undo it.
+/// Q13: a panic between taking the slot and the return of the inner service's call, as the guards undo it.
 #[test]
 fn a_start_that_panics_does_not_hold_up_a_pauser_and_loses_no_slot() {
     model(|| {
-        let slots = slots(1);
+        let settings = settings(1);
         let panics = thread::spawn({
-            let slots = slots.clone();
+            let settings = StdArc::clone(&settings);
             move || {
-                if slots.try_start().is_some() {
-                    // What the guards' drops do, in their order.
-                    slots.started();
-                    slots.end(NO_CLASS, End::Cancelled, true);
+                let mut lease = Lease::new(StdArc::clone(&settings), false);
+                if lease.slots().try_start().is_none() {
+                    return false;
                 }
+                lease.stage = Stage::Running(Stage::UNSEEN);
+                // What unwinding drops, in its order. (A real panic would poison the locks of loom's other threads, which
+                // are all one thread of the system.)
+                drop(Starting::new(&settings.shared, false));
+                drop(lease);
+                true
+            }
+        });
+        let slots = &settings.shared.slots;
+        slots.pause(false);
+        slots.resume();
+        let panicked = panics.join().unwrap();
+        assert_eq!(slots.snapshot().counts.cancelled, u64::from(panicked));
+        assert_whole(slots, 1);
+    });
+}
+
+/// Q8, Q9: pause against a slot holder whose inner service turns out not to be ready: it gives up its slot, and has
+/// it again after the resume.
+#[test]
+fn a_call_that_is_not_ready_gives_up_its_slot_to_a_pause() {
+    model(|| {
+        let slots = slots(1);
+        let (woken, waker) = counter();
+        let readies = thread::spawn({
+            let (slots, waker) = (slots.clone(), waker.clone());
+            move || {
+                let arrival = slots.try_start()?;
+                Some(slots.unready(arrival, waker, Ticket::default(), NOW))
             }
         });
         slots.pause(false);
+        let figures = slots.snapshot().figures;
+        assert_eq!((figures.running, figures.limit), (0, 1), "holds its slot while paused");
+        let key = readies.join().unwrap();
         slots.resume();
-        panics.join().unwrap();
+        if let Some(key) = key {
+            // By the pause, to give up its readiness, or by the resume.
+            assert_eq!(wakes(&woken), 1, "resumed, a slot free, and the head not woken");
+            assert!(matches!(poll(&slots, key, &waker), Polled::Started { .. }));
+            slots.started();
+            slots.succeed(NO_CLASS);
+        }
         assert_whole(&slots, 1);
+    });
+}
+
+/// Q9: clear against a slot holder whose inner service is not ready and is looked at again just now.
+#[test]
+fn a_call_that_is_not_ready_is_cleared_or_starts() {
+    model(|| {
+        let slots = slots(1);
+        let (woken, waker) = counter();
+        let arrival = slots.try_start().expect("a free slot");
+        let key = slots.unready(arrival, waker.clone(), Ticket::default(), NOW);
+        let polls = thread::spawn({
+            let (slots, waker) = (slots.clone(), waker.clone());
+            move || match poll(&slots, key, &waker) {
+                Polled::Started { .. } => {
+                    slots.started();
+                    slots.succeed(NO_CLASS);
+                    1
+                }
+                Polled::Settled(_) => 0,
+                other => panic!("{other:?}"),
+            }
+        });
+        let cleared = slots.clear(None);
+        assert_eq!(cleared + polls.join().unwrap(), 1);
+        assert_eq!(wakes(&woken), cleared);
+        assert_whole(&slots, 1);
+    });
+}
+
+/// E2: a snapshot against a call that starts and succeeds without the lock: it adds up, and nothing in it falls.
+#[test]
+fn snapshots_of_a_call_that_takes_no_lock_add_up() {
+    model(|| {
+        let slots = slots(1);
+        let calls = thread::spawn({
+            let slots = slots.clone();
+            move || {
+                if slots.try_start().is_some() {
+                    slots.started();
+                    slots.succeed(NO_CLASS);
+                    return 1;
+                }
+                0
+            }
+        });
+        let mut before = (0, 0);
+        for _ in 0..2 {
+            let now = slots.snapshot();
+            assert_eq!(now.figures.admitted, now.succeeded + now.figures.running as u64);
+            let shown = (now.figures.admitted, now.succeeded);
+            assert!(shown.0 >= before.0 && shown.1 >= before.1, "{shown:?} after {before:?}");
+            before = shown;
+        }
+        let called = calls.join().unwrap();
+        let now = slots.snapshot();
+        assert_eq!((now.figures.admitted, now.succeeded), (called, called));
     });
 }
 
@@ -415,6 +530,28 @@ fn idle_is_seen_by_whoever_registers_during_the_last_release() {
     });
 }
 
+/// Q11: the last release against a call that arrives: where that takes the free slot, there was an idle instant before.
+#[test]
+fn idle_is_seen_although_the_next_call_starts_at_once() {
+    model(|| {
+        let slots = slots(1);
+        run(&slots);
+        let (woken, waker) = counter();
+        let key = slots.observe(Until::Idle, waker).expect("not idle");
+        let releases = thread::spawn({
+            let slots = slots.clone();
+            move || slots.succeed(NO_CLASS)
+        });
+        let (_, waker) = counter();
+        let entered = enter(&slots, &waker);
+        releases.join().unwrap();
+        if matches!(entered, Entered::Started { .. }) {
+            assert_eq!(wakes(&woken), 1, "an idle instant was missed");
+        }
+        slots.stop_observing(key);
+    });
+}
+
 /// Q11: a call that is deferred and comes back is not idle in between.
 #[test]
 fn a_call_that_is_deferred_and_comes_back_is_never_idle() {
@@ -516,34 +653,33 @@ fn a_resume_wakes_whoever_queues_at_the_same_time() {
     });
 }
 
-/// Q10: close against an enqueue: told so, or admitted and served.
+/// Q10: close against an enqueue: told so, or admitted and served; once it was closed and idle, nobody is admitted.
 #[test]
 fn a_call_that_arrives_during_a_close_is_told_or_served() {
     model(|| {
         let slots = slots(1);
         run(&slots);
         let (woken, waker) = counter();
-        let closed = Arc::new(AtomicBool::new(false));
+        let drained = Arc::new(AtomicBool::new(false));
         let closes = thread::spawn({
-            let (slots, closed) = (slots.clone(), closed.clone());
+            let (slots, drained) = (slots.clone(), drained.clone());
             move || {
                 slots.close();
-                closed.store(true, SeqCst);
                 slots.succeed(NO_CLASS);
+                drained.store(slots.snapshot().figures.is_idle(), SeqCst);
             }
         });
-        let was_closed = closed.load(SeqCst);
         let entered = enter(&slots, &waker);
+        assert!(matches!(entered, Entered::Closed) || !drained.load(SeqCst), "admitted after it was drained");
         closes.join().unwrap();
         match entered {
             Entered::Closed => {}
             Entered::Started { .. } => {
-                assert!(!was_closed);
                 slots.started();
                 slots.succeed(NO_CLASS);
             }
             Entered::Queued { key, .. } => {
-                assert!(!was_closed && wakes(&woken) == 1);
+                assert_eq!(wakes(&woken), 1);
                 assert!(matches!(poll(&slots, key, &waker), Polled::Started { .. }));
                 slots.started();
                 slots.succeed(NO_CLASS);
@@ -555,18 +691,24 @@ fn a_call_that_arrives_during_a_close_is_told_or_served() {
     });
 }
 
-/// Q10: close against a deferral: it has its next attempt, or keeps its slot for its real result.
+/// Q10: close against a deferral: it has its next attempt, or keeps its slot for its real result; once it was closed
+/// and nobody waited, nobody comes to wait.
 #[test]
 fn a_call_that_defers_during_a_close_keeps_its_slot_or_its_next_attempt() {
     model(|| {
         let slots = slots(1);
         run(&slots);
         let (_, waker) = counter();
+        let nobody_waits = Arc::new(AtomicBool::new(false));
         let closes = thread::spawn({
-            let slots = slots.clone();
-            move || slots.close()
+            let (slots, nobody_waits) = (slots.clone(), nobody_waits.clone());
+            move || {
+                slots.close();
+                nobody_waits.store(slots.snapshot().figures.satisfy(Until::WaitingBelow(1)), SeqCst);
+            }
         });
         let key = defer(&slots, &waker);
+        assert!(key.is_none() || !nobody_waits.load(SeqCst), "deferred after the close");
         closes.join().unwrap();
         match key {
             None => slots.end(NO_CLASS, End::Failed, true),
@@ -654,7 +796,7 @@ fn a_knocker_that_is_dropped_leaves_no_place_behind() {
     });
 }
 
-/// Q13: what was paced or held does not change who gets a slot that is not limited.
+/// Q8: pause against a start on a queue that has no limit.
 #[test]
 fn an_unlimited_queue_counts_starts_for_pause_as_well() {
     model(|| {

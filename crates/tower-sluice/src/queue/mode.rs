@@ -34,6 +34,7 @@ pub trait Mode<Req, Res, E>: Answer<Res, E> {
     const HOLDS: bool = false;
 
     /// What the call asks for itself.
+    #[inline]
     fn options(&self, request: &Req) -> CallOptions {
         let _ = request;
         CallOptions::default()

@@ -56,6 +56,7 @@ impl Place {
     }
 
     /// Whether there was a place, which the caller now has to give up.
+    #[inline]
     pub(super) fn hand_over(&mut self) -> bool {
         match &mut self.held {
             None => false,

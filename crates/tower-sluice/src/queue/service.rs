@@ -62,6 +62,7 @@ where
     type Future = ResponseFuture<S, Req, C, R, A>;
 
     /// Never an error. Pending only with [`wait_when_full`](super::QueueLayer::wait_when_full).
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         if self.settings.wait_when_full {
             ready!(self.place.poll_reserve(&self.settings.shared, cx));
@@ -69,6 +70,7 @@ where
         Poll::Ready(Ok(()))
     }
 
+    #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
         ResponseFuture::new(self.inner.clone(), request, Arc::clone(&self.settings), self.place.hand_over())
     }

@@ -361,7 +361,7 @@ impl Slots {
     ) -> Entered {
         // Where it is not kept, the waker is dropped here, after the lock.
         let mut waker = Some(waker);
-        self.section(|state, _| {
+        self.section(|state, wakers| {
             state.reserved -= usize::from(reserved);
             if state.closed {
                 state.counts.closed += 1;
@@ -384,9 +384,19 @@ impl Slots {
                 };
             }
             class.admitted += 1;
+            // Whoever gave the last slot back may not have come for the lock yet, and would find this call: that
+            // the queue was idle in between has to be seen here.
+            let idle = if starts {
+                self.word.take().running() == 0
+            } else {
+                self.word.read().running() == 0 && state.line.is_empty()
+            };
+            if idle && state.observers.is_waiting() {
+                let figures = self.figures(state);
+                state.observers.see(Figures { running: 0, ..figures }, wakers);
+            }
             let arrival = self.arrivals.fetch_add(1, Ordering::AcqRel);
             if starts {
-                self.word.take();
                 self.word.starts();
                 state.gate.granted();
                 return Entered::Started { arrival, paced: state.gate.is_paced() };
@@ -748,7 +758,13 @@ impl Slots {
     }
 
     pub(super) fn set_limit(&self, limit: usize) {
-        self.section(|state, _| state.limit = limit);
+        self.section(|state, wakers| {
+            state.limit = limit;
+            if self.word.read().running() > limit {
+                // Shrinking starts nothing until fewer run: who has not started waits, as far as need be.
+                self.recall(state, wakers);
+            }
+        });
     }
 
     // ---- Room for one more -------------------------------------------------------------------------------------

@@ -23,6 +23,16 @@ pub(super) fn is_inside(shared: &Shared) -> bool {
     INSIDE.get() == name || AROUND.with_borrow(|around| around.contains(&name))
 }
 
+#[cold]
+fn push_around(name: usize) {
+    AROUND.with_borrow_mut(|around| around.push(name));
+}
+
+#[cold]
+fn pop_around() {
+    AROUND.with_borrow_mut(|around| around.pop());
+}
+
 /// An attempt that counts as starting, until this is dropped, also by a panic.
 #[derive(Debug)]
 pub(super) struct Starting<'a> {
@@ -35,11 +45,11 @@ pub(super) struct Starting<'a> {
 }
 
 impl<'a> Starting<'a> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(shared: &'a Shared, paced: bool) -> Self {
         let before = INSIDE.replace(name(shared));
         if before != 0 {
-            AROUND.with_borrow_mut(|around| around.push(before));
+            push_around(before);
         }
         Self { shared, paced, before, over: false }
     }
@@ -59,11 +69,11 @@ impl<'a> Starting<'a> {
 }
 
 impl Drop for Starting<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         INSIDE.set(self.before);
         if self.before != 0 {
-            AROUND.with_borrow_mut(Vec::pop);
+            pop_around();
         }
         if self.over {
             return;

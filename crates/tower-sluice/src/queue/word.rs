@@ -102,9 +102,10 @@ impl Word {
         self.0.fetch_and(!SLOW, Ordering::AcqRel);
     }
 
-    /// Takes a slot. Under the lock only, with the flag set, after seeing a free one: nobody else takes any.
-    pub(super) fn take(&self) {
-        self.0.fetch_add(RUNNING, Ordering::AcqRel);
+    /// Takes a slot, and returns what was before. Under the lock only, with the flag set, after seeing a free one:
+    /// nobody else takes any.
+    pub(super) fn take(&self) -> Reading {
+        Reading(self.0.fetch_add(RUNNING, Ordering::AcqRel))
     }
 
     /// Counts a start for a slot that is held. Under the lock only, with the flag set.
