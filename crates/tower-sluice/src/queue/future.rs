@@ -96,9 +96,9 @@ where
         service: S,
         request: Req,
         settings: Arc<Settings<RetryPolicy<C, R>, A>>,
+        options: CallOptions,
         reserved: bool,
     ) -> Self {
-        let options = settings.mode.options(&request);
         let call = Call::new(settings, options, reserved);
         Self { attempt: None, service, request: Some(request), call }
     }
@@ -286,12 +286,14 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     ) -> Poll<Result<bool, Rejection>> {
         let class = self.lease.class;
         if let Err(rejection) = self.lease.admit() {
+            self.lease.give_back();
             self.lease.slots().shed(class);
             return Poll::Ready(Err(rejection));
         }
         let now = self.lease.slots().clock.now();
         let held = || self.lease.slots().held_until().is_some_and(|until| until > self.deadline);
         if self.deadline != Tick::NEVER && (self.deadline <= now || held()) {
+            self.lease.give_back();
             self.lease.slots().too_late(class);
             return Poll::Ready(Err(self.late(now)));
         }
