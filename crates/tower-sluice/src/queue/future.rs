@@ -161,6 +161,10 @@ where
             if let Some(answer) = answer {
                 return Poll::Ready(answer);
             }
+            if call.yields() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
     }
 }
@@ -168,6 +172,11 @@ where
 impl<P, A, K> Call<P, A, K> {
     fn attempts(&self) -> u32 {
         self.failed.as_ref().map_or(u32::from(self.lease.begun), |failed| failed.progress.attempts())
+    }
+
+    /// Failed, and to be tried again with no delay: first others of the same thread have their turn.
+    fn yields(&self) -> bool {
+        matches!(self.lease.stage, Stage::Waiting(_))
     }
 
     /// The call's last event.
