@@ -324,10 +324,11 @@ async fn q16_q9_a_body_that_is_read_is_not_cleared_nor_stopped_by_a_pause() {
 #[tokio::test(start_paused = true)]
 async fn q16_a_failed_response_that_is_retried_holds_no_slot() {
     let script = Script::new().answer(500).answer(200);
-    let policy = retries(2, ms(10)).classify(|result: &Result<u32, tower_sluice_test::Failure>| match result {
-        Ok(500) => tower_sluice::verdict::Verdict::transient(),
-        _ => tower_sluice::verdict::Verdict::Success,
-    });
+    let policy =
+        retries(2, ms(10)).classify(|result: &Result<u32, tower_sluice_test::Failure>| match result {
+            Ok(500) => tower_sluice::verdict::Verdict::transient(),
+            _ => tower_sluice::verdict::Verdict::Success,
+        });
     let queue = QueueLayer::new(1).retry(policy).answer(Reads::<true>);
     let (handle, service) = (queue.handle(), queue.layer(script.service::<Request>()));
     let call = spawn(&service, CallOptions::default().into());

@@ -210,12 +210,13 @@ pub(super) enum Entered {
     Queued {
         key: Key,
         arrival: u64,
+        since: Tick,
         look_at: Tick,
     },
     Full {
         limit: usize,
         waiting: usize,
-        held_until: Option<Tick>,
+        retry_after: Option<Duration>,
     },
     Closed,
 }
@@ -357,7 +358,6 @@ impl Slots {
         reserved: bool,
         ticket: Ticket,
         longest: Option<Duration>,
-        now: Tick,
     ) -> Entered {
         // Where it is not kept, the waker is dropped here, after the lock.
         let mut waker = Some(waker);
@@ -368,6 +368,9 @@ impl Slots {
                 state.class(ticket.class).turned_away += 1;
                 return Entered::Closed;
             }
+            // A call that is turned away at once does not pay for the clock.
+            let timed = state.gate.is_timed();
+            let now = if timed { self.clock.now() } else { Tick(0) };
             let starts = state.line.is_empty()
                 && state.paused_at.is_none()
                 && self.word.read().has_free_slot()
@@ -380,31 +383,28 @@ impl Slots {
                 return Entered::Full {
                     limit: state.limit,
                     waiting: state.waiting(),
-                    held_until: state.gate.held_until(now),
+                    retry_after: state.gate.held_until(now).map(|until| until.since(now)),
                 };
             }
             class.admitted += 1;
-            // Whoever gave the last slot back may not have come for the lock yet, and would find this call: that
-            // the queue was idle in between has to be seen here.
-            let idle = if starts {
-                self.word.take().running() == 0
-            } else {
-                self.word.read().running() == 0 && state.line.is_empty()
-            };
-            if idle && state.observers.is_waiting() {
+            if state.observers.is_waiting() {
+                // Whoever gave the last slot back may not have come for the lock yet, and would find this call: that the
+                // queue was idle in between is seen here or never.
                 let figures = self.figures(state);
-                state.observers.see(Figures { running: 0, ..figures }, wakers);
+                state.observers.see(figures, wakers);
             }
             let arrival = self.arrivals.fetch_add(1, Ordering::AcqRel);
             if starts {
+                self.word.take();
                 self.word.starts();
                 state.gate.granted();
                 return Entered::Started { arrival, paced: state.gate.is_paced() };
             }
+            let now = if timed { now } else { self.clock.now() };
             let key = state.queue(arrival, waker.take(), ticket, now);
             state.line.join(key, arrival * ORDERS_AN_ARRIVAL);
             let timeout = state.timeout(key, longest, now).unwrap_or(now);
-            Entered::Queued { key, arrival, look_at: timeout.min(state.watch(key, now)) }
+            Entered::Queued { key, arrival, since: now, look_at: timeout.min(state.watch(key, now)) }
         })
     }
 

@@ -25,22 +25,27 @@ pub(super) const UNLIMITED: usize = FIELD as usize;
 pub(super) struct Reading(u64);
 
 impl Reading {
+    #[inline]
     pub(super) fn running(self) -> usize {
         (self.0 & FIELD) as usize
     }
 
+    #[inline]
     pub(super) fn starting(self) -> usize {
         ((self.0 >> BITS) & STARTING_FIELD) as usize
     }
 
+    #[inline]
     pub(super) fn limit(self) -> usize {
         ((self.0 >> LIMIT_SHIFT) & FIELD) as usize
     }
 
+    #[inline]
     pub(super) fn has_free_slot(self) -> bool {
         self.running() < self.limit()
     }
 
+    #[inline]
     pub(super) fn is_slow(self) -> bool {
         self.0 & SLOW != 0
     }
@@ -102,10 +107,9 @@ impl Word {
         self.0.fetch_and(!SLOW, Ordering::AcqRel);
     }
 
-    /// Takes a slot, and returns what was before. Under the lock only, with the flag set, after seeing a free one:
-    /// nobody else takes any.
-    pub(super) fn take(&self) -> Reading {
-        Reading(self.0.fetch_add(RUNNING, Ordering::AcqRel))
+    /// Takes a slot. Under the lock only, with the flag set, after seeing a free one: nobody else takes any.
+    pub(super) fn take(&self) {
+        self.0.fetch_add(RUNNING, Ordering::AcqRel);
     }
 
     /// Counts a start for a slot that is held. Under the lock only, with the flag set.
