@@ -1069,10 +1069,7 @@ impl State {
     fn queue(&mut self, arrival: u64, waker: Option<Waker>, ticket: Ticket, now: Tick) -> Key {
         let since = self.active(now);
         self.class(ticket.class).waiting += 1;
-        self.line.insert(
-            order(arrival),
-            Call { waker, since, ticket, stage: Stage::Queued, stalled: false },
-        )
+        self.line.insert(order(arrival), Call { waker, since, ticket, stage: Stage::Queued, stalled: false })
     }
 
     /// A member that was withdrawn is queued, and has yet to join the line again.
@@ -1191,7 +1188,7 @@ mod tests {
         slots.arrivals.store((1 << 48) - 1, Ordering::Release);
         let now = Tick(1);
         let waker = || Waker::noop().clone();
-        let queue = || match slots.enter(waker(), false, Ticket::default(), None, now) {
+        let queue = || match slots.enter(waker(), false, Ticket::default(), None) {
             Entered::Queued { key, .. } => key,
             other => panic!("{other:?}"),
         };
