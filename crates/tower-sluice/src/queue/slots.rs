@@ -215,12 +215,13 @@ pub(super) enum Entered {
     Queued {
         key: Key,
         arrival: u64,
+        since: Tick,
         look_at: Tick,
     },
     Full {
         limit: usize,
         waiting: usize,
-        held_until: Option<Tick>,
+        retry_after: Option<Duration>,
     },
     Closed,
 }
@@ -362,7 +363,6 @@ impl Slots {
         reserved: bool,
         ticket: Ticket,
         longest: Option<Duration>,
-        now: Tick,
     ) -> Entered {
         // Where it is not kept, the waker is dropped here, after the lock.
         let mut waker = Some(waker);
@@ -373,6 +373,9 @@ impl Slots {
                 state.class(ticket.class).turned_away += 1;
                 return Entered::Closed;
             }
+            // A call that is turned away at once does not pay for the clock.
+            let timed = state.gate.is_timed();
+            let now = if timed { self.clock.now() } else { Tick(0) };
             let starts = state.line.is_empty()
                 && state.paused_at.is_none()
                 && self.word.read().has_free_slot()
@@ -385,7 +388,7 @@ impl Slots {
                 return Entered::Full {
                     limit: state.limit,
                     waiting: state.waiting(),
-                    held_until: state.gate.held_until(now),
+                    retry_after: state.gate.held_until(now).map(|until| until.since(now)),
                 };
             }
             class.admitted += 1;
@@ -402,10 +405,11 @@ impl Slots {
                 state.gate.granted();
                 return Entered::Started { arrival, paced: state.gate.is_paced() };
             }
+            let now = if timed { now } else { self.clock.now() };
             let key = state.queue(arrival, waker.take(), ticket, now);
             state.line.join(key, order(arrival));
             let timeout = state.timeout(key, longest, now).unwrap_or(now);
-            Entered::Queued { key, arrival, look_at: timeout.min(state.watch(key, now)) }
+            Entered::Queued { key, arrival, since: now, look_at: timeout.min(state.watch(key, now)) }
         })
     }
 
@@ -1065,10 +1069,7 @@ impl State {
     fn queue(&mut self, arrival: u64, waker: Option<Waker>, ticket: Ticket, now: Tick) -> Key {
         let since = self.active(now);
         self.class(ticket.class).waiting += 1;
-        self.line.insert(
-            order(arrival),
-            Call { waker, since, ticket, stage: Stage::Queued, stalled: false },
-        )
+        self.line.insert(order(arrival), Call { waker, since, ticket, stage: Stage::Queued, stalled: false })
     }
 
     /// A member that was withdrawn is queued, and has yet to join the line again.
@@ -1187,7 +1188,7 @@ mod tests {
         slots.arrivals.store((1 << 48) - 1, Ordering::Release);
         let now = Tick(1);
         let waker = || Waker::noop().clone();
-        let queue = || match slots.enter(waker(), false, Ticket::default(), None, now) {
+        let queue = || match slots.enter(waker(), false, Ticket::default(), None) {
             Entered::Queued { key, .. } => key,
             other => panic!("{other:?}"),
         };

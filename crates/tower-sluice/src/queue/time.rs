@@ -58,12 +58,6 @@ impl Clock {
         Tick(nanos(instant.saturating_duration_since(self.start)))
     }
 
-    /// What ticks are counted from.
-    #[inline]
-    pub(super) fn start(&self) -> Instant {
-        self.start
-    }
-
     /// `None` for never, and for what no clock can show.
     pub(super) fn instant(&self, tick: Tick) -> Option<Instant> {
         if tick == Tick::NEVER { None } else { self.start.checked_add(Duration::from_nanos(tick.0)) }
