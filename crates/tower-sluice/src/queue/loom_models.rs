@@ -20,7 +20,7 @@
 //! | pause, granted start | `poll` counts the start after its section; `pause` leaves granted slots where they are |
 //! | two pausers | the end of starts is told to one of them |
 //! | two pausers inside calls | they wait like others |
-//! | a start that panics | the start's guard does nothing; a dropped call keeps its running slot |
+//! | a start that panics | the start's guard does nothing; a call that ends without success keeps its slot |
 //! | pause, not ready | `unready` does not look for a pause; `recall` forgets those that ready |
 //! | clear, not ready | `clear` skips those that ready |
 //! | clear, grant | `clear` does not give a granted slot back |
@@ -48,8 +48,6 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use loom::thread;
 
-use super::layer::{NoRetry, Settings};
-use super::lease::{Lease, Stage};
 use super::line::Key;
 use super::observers::Until;
 use super::shared::Shared;
@@ -57,8 +55,6 @@ use super::slots::{End, Entered, Knocked, NO_CLASS, Polled, Slots, Ticket};
 use super::starting::Starting;
 use super::time::Tick;
 use super::word::UNLIMITED;
-use crate::reject::Boxed;
-use crate::retry::RetryPolicy;
 
 const NOW: Tick = Tick(1);
 
@@ -88,22 +84,6 @@ fn wakes(counter: &StdArc<Counter>) -> usize {
 
 fn slots(limit: usize) -> Arc<Slots> {
     Arc::new(Slots::new(limit, 16))
-}
-
-/// What the guards of a call hold on to.
-fn settings(limit: usize) -> StdArc<Settings<NoRetry, Boxed>> {
-    StdArc::new(Settings {
-        shared: StdArc::new(Shared::new(Slots::new(limit, 16))),
-        policy: RetryPolicy::none(),
-        mode: Boxed,
-        queue_timeout: None,
-        call_timeout: None,
-        attempt_timeout: None,
-        slack: 2,
-        wait_when_full: false,
-        class: None,
-        timed: false,
-    })
 }
 
 /// A running attempt.
@@ -348,23 +328,21 @@ fn two_pausers_inside_calls_do_not_wait_for_each_other() {
 #[test]
 fn a_start_that_panics_does_not_hold_up_a_pauser_and_loses_no_slot() {
     model(|| {
-        let settings = settings(1);
+        let shared = StdArc::new(Shared::new(Slots::new(1, 16)));
         let panics = thread::spawn({
-            let settings = StdArc::clone(&settings);
+            let shared = StdArc::clone(&shared);
             move || {
-                let mut lease = Lease::new(StdArc::clone(&settings), false);
-                if lease.slots().try_start().is_none() {
-                    return false;
+                let started = shared.slots.try_start().is_some();
+                if started {
+                    // What unwinding drops, in its order: the real guard, and what a dropped call does. (A real panic
+                    // would poison the locks of loom's other threads, which are all one thread of the system.)
+                    drop(Starting::new(&shared, false));
+                    shared.slots.end(NO_CLASS, End::Cancelled, true);
                 }
-                lease.stage = Stage::Running(Stage::UNSEEN);
-                // What unwinding drops, in its order. (A real panic would poison the locks of loom's other threads, which
-                // are all one thread of the system.)
-                drop(Starting::new(&settings.shared, false));
-                lease.give_back();
-                true
+                started
             }
         });
-        let slots = &settings.shared.slots;
+        let slots = &shared.slots;
         slots.pause(false);
         slots.resume();
         let panicked = panics.join().unwrap();
