@@ -4,7 +4,10 @@
 //! |---|---|
 //! | [`axum_server`] | authors of axum servers |
 #![cfg_attr(feature = "grpc", doc = "| [`tonic`] | authors of tonic servers and clients |")]
-#![cfg_attr(not(feature = "grpc"), doc = "| `tonic`, with the feature `grpc` | authors of tonic servers and clients |")]
+#![cfg_attr(
+    not(feature = "grpc"),
+    doc = "| `tonic`, with the feature `grpc` | authors of tonic servers and clients |"
+)]
 //! | [`http_client`] | authors of clients around hyper or reqwest |
 //! | [`batch_job`] | authors of jobs with many calls |
 //! | [`waits_and_answers`] | whoever sets a timeout, or reads what a rejection looks like on the wire |
