@@ -12,13 +12,15 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Version};
 use axum::middleware::map_request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -265,6 +267,21 @@ async fn q10_a_drain_serves_what_was_admitted_and_refuses_what_comes() {
     // The idle connection is ended by the server; it holds nothing up.
     timeout(SOON, served).await.expect("the server ends").unwrap();
     idle.ended().await;
+}
+
+/// H5: there is no `connection` header in HTTP/2, and hyper leaves ours out.
+#[tokio::test]
+async fn h5_a_closed_queue_answers_http2_without_a_connection_header() {
+    let queue = http_server(1);
+    queue.handle().close();
+    let server = serve(Router::new().route("/", get(|| async { "hello" })).layer(queue)).await;
+    let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    for _ in 0..2 {
+        let answer = client.get(format!("http://{server}/").parse().unwrap()).await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.version()), (503, Version::HTTP_2));
+        assert_eq!(answer.headers()["retry-after"], "1");
+        assert_eq!(answer.headers().get("connection"), None);
+    }
 }
 
 /// Q10, case_q4: the end of the grace period is the end, whatever the handlers do.

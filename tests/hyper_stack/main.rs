@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::extract::State;
+use axum::response::IntoResponse;
 use axum::routing::{any, get};
 use axum::{Extension, Router};
 use bytes::Bytes;
@@ -22,7 +23,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tower::timeout::error::Elapsed;
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
@@ -248,6 +249,29 @@ async fn q1_the_server_never_sees_more_than_the_limit_retries_included() {
         let stats = handle.stats();
         assert_eq!((held.peak(), held.started()), (8, 150), "{protocol:?}");
         assert_eq!((stats.succeeded, stats.retries, stats.attempts), (100, 50, 150), "{protocol:?}");
+    }
+}
+
+/// R5, cases d13 and d15: a server's `Retry-After` is read on the wire and waited for, to the millisecond.
+#[tokio::test]
+async fn r5_case_d15_no_attempt_comes_back_before_the_servers_retry_after() {
+    for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE] {
+        let arrivals = Arc::<Mutex<Vec<Instant>>>::default();
+        let log = arrivals.clone();
+        let work = move || async move {
+            let mut arrivals = log.lock().unwrap();
+            arrivals.push(Instant::now());
+            match arrivals.len() {
+                1 => (status, [("retry-after", "1")]).into_response(),
+                _ => "done".into_response(),
+            }
+        };
+        let server = serve(Router::new().route("/charge", get(work))).await;
+        let service = http_client(1).retry(retry()).layer(hyper_client(Protocol::Http1));
+        let response = service.oneshot(request(server, Method::GET)).await.unwrap();
+        assert_eq!((response.status().as_u16(), attempts(&response)), (200, 2));
+        let arrivals = arrivals.lock().unwrap();
+        assert!(arrivals[1] - arrivals[0] >= Duration::from_secs(1), "{:?}", arrivals[1] - arrivals[0]);
     }
 }
 

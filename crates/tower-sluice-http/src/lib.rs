@@ -2,6 +2,8 @@
 //!
 //! ## Where things are
 //!
+//! [`guide`] has a page for each user: axum, tonic, clients, batch jobs, testing, and whoever comes from tower's own layers.
+//!
 //! | item | what it is for |
 //! |---|---|
 //! | [`http_server`], [`http_client`], [`http_batch`], [`http_retry`] | the ready-made stacks and their retry policy |
@@ -37,6 +39,8 @@ mod verdicts;
 pub mod deadline;
 #[cfg(feature = "grpc")]
 pub mod grpc;
+#[cfg(doc)]
+pub mod guide;
 pub mod replay;
 
 pub use tower_sluice::*;
