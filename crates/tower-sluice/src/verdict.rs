@@ -238,6 +238,7 @@ enum Deadline {
     Never,
     At(Instant),
     /// So many nanoseconds after an instant: not added before somebody asks.
+    #[cfg(feature = "queue")]
     After(Instant, u64),
 }
 
@@ -263,6 +264,7 @@ impl Attempt {
         match self.deadline {
             Deadline::Never => None,
             Deadline::At(deadline) => Some(deadline),
+            #[cfg(feature = "queue")]
             Deadline::After(start, nanos) => start.checked_add(Duration::from_nanos(nanos)),
         }
     }

@@ -117,7 +117,8 @@ where
 {
     type Output = Result<A::Response, A::Error>;
 
-    #[inline]
+    // The short way through here is all there is to most calls; whatever is long is a function of its own.
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let call = this.call;

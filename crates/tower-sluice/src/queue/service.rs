@@ -70,7 +70,7 @@ where
         Poll::Ready(Ok(()))
     }
 
-    #[inline]
+    #[inline(always)]
     fn call(&mut self, request: Req) -> Self::Future {
         let options = self.settings.mode.options(&request);
         let inner = self.inner.clone();
