@@ -219,7 +219,9 @@ impl AsyncRead for LateRefusal {
 impl AsyncWrite for LateRefusal {
     fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         self.written = true;
-        self.reader.take().map(Waker::wake);
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
         Poll::Ready(Ok(data.len()))
     }
 

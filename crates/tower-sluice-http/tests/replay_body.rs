@@ -361,7 +361,9 @@ fn h2_the_body_goes_with_its_last_reader_and_nothing_is_kept_without_need() {
     drop(second);
     assert!(sender.is_closed());
 
-    struct Counted(std::sync::Arc<()>);
+    struct Counted {
+        _count: std::sync::Arc<()>,
+    }
     impl AsRef<[u8]> for Counted {
         fn as_ref(&self) -> &[u8] {
             b"counted"
@@ -370,7 +372,7 @@ fn h2_the_body_goes_with_its_last_reader_and_nothing_is_kept_without_need() {
     let count = std::sync::Arc::new(());
     let (sender, body) = piped();
     let mut last = ReplayBody::new(body);
-    sender.send(data(Bytes::from_owner(Counted(count.clone())))).unwrap();
+    sender.send(data(Bytes::from_owner(Counted { _count: count.clone() }))).unwrap();
     assert_eq!(bytes(ready(&mut last)), "counted");
     assert_eq!(std::sync::Arc::strong_count(&count), 1, "no copy, nothing kept");
     let mut first = last;
@@ -378,11 +380,24 @@ fn h2_the_body_goes_with_its_last_reader_and_nothing_is_kept_without_need() {
     let mut other = ReplayBody::new(body);
     std::mem::swap(&mut first, &mut other);
     let mut last = first.clone();
-    sender.send(data(Bytes::from_owner(Counted(count.clone())))).unwrap();
+    sender.send(data(Bytes::from_owner(Counted { _count: count.clone() }))).unwrap();
     assert_eq!(bytes(ready(&mut first)), "counted");
     assert_eq!(std::sync::Arc::strong_count(&count), 2, "kept for the copy");
     assert_eq!(bytes(ready(&mut last)), "counted");
     assert_eq!(std::sync::Arc::strong_count(&count), 1, "the last attempt has had it");
+}
+
+#[test]
+fn h2_what_the_last_attempt_has_taken_cannot_be_replayed() {
+    let (sender, body) = piped();
+    let mut first = ReplayBody::new(body);
+    let mut last = first.clone();
+    sender.send(data("a")).unwrap();
+    assert_eq!(bytes(ready(&mut first)), "a");
+    assert_eq!(bytes(ready(&mut last)), "a");
+    let mut too_late = last.clone();
+    assert!(!too_late.is_intact());
+    assert_eq!(why(ready(&mut too_late)), NotReplayed::TooLong);
 }
 
 /// Readers on several threads, of which each begins while the one before still reads.

@@ -14,9 +14,9 @@ fn millis(value: &HeaderValue) -> Option<Duration> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    let millis = digits.iter().fold(0_u64, |millis, digit| {
-        millis.saturating_mul(10).saturating_add(u64::from(digit - b'0'))
-    });
+    let millis = digits
+        .iter()
+        .fold(0_u64, |millis, digit| millis.saturating_mul(10).saturating_add(u64::from(digit - b'0')));
     Some(Duration::from_millis(millis))
 }
 

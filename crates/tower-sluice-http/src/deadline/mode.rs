@@ -1,7 +1,7 @@
 //! Reads a call's deadline from its request.
 
-use http::header::{HeaderMap, HeaderName};
 use http::Request;
+use http::header::{HeaderMap, HeaderName};
 use tokio::time::Instant;
 use tower_sluice::queue::{CallOptions, Mode, Slot, Wrap};
 use tower_sluice::reject::{Answer, Rejection};
@@ -22,8 +22,7 @@ impl<A> DeadlineFromHeader<A> {
     }
 
     fn shorten(&self, mut options: CallOptions, headers: &HeaderMap) -> CallOptions {
-        let told =
-            header::read(headers, &self.name).and_then(|timeout| Instant::now().checked_add(timeout));
+        let told = header::read(headers, &self.name).and_then(|timeout| Instant::now().checked_add(timeout));
         options.deadline = options.deadline.into_iter().chain(told).min();
         options
     }
