@@ -11,6 +11,7 @@ use std::sync::{Arc, Barrier};
 use tokio::runtime::Builder;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_sluice::degrade::MeasureLayer;
 use tower_sluice::reject::Rejection;
 
 /// Of every limiter here: never reached.
@@ -25,13 +26,15 @@ const QUEUE: &str = "queue";
 const WHOLE: &str = "queue + retry + budget + call timeout";
 const WHOLE_PENDING: &str = "queue + retry + budget + call timeout, pending once";
 const FULL: &str = "queue, full, answered";
+const MEASURED: &str = "MeasureLayer";
+const BARE: &str = "bare service";
 const SHED: &str = "tower LoadShed > ConcurrencyLimit, full";
 
 /// Every contender, by the name that rows and tables use.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let mut case = |id, build| cases.push(Case { id, build });
-    case("bare service", || Built::reused(ready_at_once()));
+    case(BARE, || Built::reused(ready_at_once()));
     case("bare service, pending once", || Built::reused(pending_once()));
     case(QUEUE, || Built::reused(ours::queue(LIMIT).layer(ready_at_once())));
     case("queue, clone per call", || Built::cloned(ours::queue(LIMIT).layer(ready_at_once())));
@@ -47,6 +50,12 @@ pub fn cases() -> Vec<Case> {
         let mut running = Box::pin(service.clone().oneshot(0));
         assert!(running.as_mut().now_or_never().is_none());
         Built::rejected(service, running, |answer| matches!(answer, Ok(u64::MAX)))
+    });
+    case(MEASURED, || {
+        let measure = MeasureLayer::new();
+        // Somebody listens for as long as the program runs.
+        Box::leak(Box::new(measure.facts()));
+        Built::reused(measure.layer(ready_at_once()))
     });
     case("tower ConcurrencyLimit", || Built::reused(peers::limit(ready_at_once(), LIMIT)));
     case("tower ConcurrencyLimit, clone per call", || Built::cloned(peers::limit(ready_at_once(), LIMIT)));
@@ -131,6 +140,13 @@ pub fn run() -> Report {
     report.row(row.peer(figures[SHED].nanos).bar(Bar::AtMost(80.0)));
     let row = Row::new(FULL, "allocations", figures[FULL].allocations);
     report.row(row.peer(figures[SHED].allocations).bar(Bar::AtMost(0.0)));
+
+    let added = instructions(MEASURED).zip(instructions(BARE)).map(|(measured, bare)| measured - bare);
+    report.row(
+        Row::new("MeasureLayer added to a service", "instructions", added).bar(Bar::AtMost(220.0)).note(note),
+    );
+    let row = Row::new("MeasureLayer added to a service", "allocations", figures[MEASURED].allocations);
+    report.row(row.bar(Bar::AtMost(0.0)));
 
     let mut table = Table::new(
         "Every contender:",

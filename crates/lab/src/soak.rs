@@ -60,14 +60,16 @@ impl std::error::Error for Failed {}
 struct Seen {
     /// Q1: attempts at once.
     running: AtomicUsize,
-    /// The most there may be at this moment.
-    allowed: AtomicUsize,
+    /// The most there may be at this moment, below how often that has changed: see [`Seen::allow`].
+    allowed: AtomicU64,
     peak: AtomicUsize,
     starts: AtomicU64,
     /// Set while no attempt may start.
     shut: AtomicBool,
 
     over_limit: AtomicU64,
+    /// Starts during which the limit changed.
+    unjudged: AtomicU64,
     while_paused: AtomicU64,
     unbalanced: AtomicU64,
     over_bound: AtomicU64,
@@ -82,6 +84,18 @@ struct Seen {
     dropped: AtomicU64,
     panicked: AtomicU64,
     unknown: AtomicU64,
+}
+
+impl Seen {
+    /// The operator's: from now on there are at most so many.
+    fn allow(&self, limit: usize) {
+        let changes = self.allowed.load(SeqCst) >> 32;
+        self.allowed.store((changes + 1) << 32 | limit as u64, SeqCst);
+    }
+
+    fn most(allowed: u64) -> usize {
+        (allowed & u64::from(u32::MAX)) as usize
+    }
 }
 
 fn one(counter: &AtomicU64) {
@@ -102,9 +116,15 @@ impl Running {
         if seen.shut.load(SeqCst) {
             one(&seen.while_paused);
         }
+        // Judged only if the limit stood still: a thread that is held up between would compare what ran under one
+        // limit with another.
+        let before = seen.allowed.load(SeqCst);
         let running = seen.running.fetch_add(1, SeqCst) + 1;
+        let after = seen.allowed.load(SeqCst);
         seen.peak.fetch_max(running, SeqCst);
-        if running > seen.allowed.load(SeqCst) {
+        if before != after {
+            one(&seen.unjudged);
+        } else if running > Seen::most(before) {
             one(&seen.over_limit);
         }
         Self { seen: Some(Arc::clone(seen)), attempt, polled: false, sleep: None }
@@ -250,16 +270,16 @@ async fn operator(handle: Handle, seen: Arc<Seen>) -> (u64, u64) {
             1 => cleared += handle.clear("soak") as u64,
             2 => {
                 let limit = 1 + random.next() as usize % MAX_LIMIT;
-                let before = seen.allowed.load(SeqCst);
+                let before = Seen::most(seen.allowed.load(SeqCst));
                 if limit > before {
-                    seen.allowed.store(limit, SeqCst);
+                    seen.allow(limit);
                 }
                 assert!(handle.set_limit(limit).is_ok(), "a limit within the bounds");
                 // Those that run already finish; none starts until there are fewer.
                 while limit < before && handle.stats().running > limit {
                     yield_now().await;
                 }
-                seen.allowed.store(limit, SeqCst);
+                seen.allow(limit);
             }
             _ => {
                 let stats = handle.stats();
@@ -292,7 +312,7 @@ pub fn run() -> Report {
     ));
     // The panics here are on purpose and unwind without the hook: any other is shown as ever.
     let seen = Arc::new(Seen::default());
-    seen.allowed.store(MAX_LIMIT, SeqCst);
+    seen.allow(MAX_LIMIT);
     let policy =
         RetryPolicy::new(4, Backoff::exponential(Duration::from_micros(100), Duration::from_millis(2)));
     let queue = QueueLayer::new(MAX_LIMIT)
@@ -390,6 +410,7 @@ pub fn run() -> Report {
         ("ended by their deadline", stats.rejected.deadline),
         ("cleared", stats.cleared),
         ("acts of the operator", acts),
+        ("starts while the limit changed, not judged by it", count(&seen.unjudged)),
         ("most attempts at once", seen.peak.load(SeqCst) as u64),
     ] {
         table.line([what.into(), count.to_string()]);
