@@ -2,6 +2,8 @@
 //!
 //! ## Where things are
 //!
+//! [`guide`] has a page for each user: axum, tonic, clients, batch jobs, testing, and whoever comes from tower's own layers.
+//!
 //! | item | what it is for |
 //! |---|---|
 //! | [`http_server`], [`http_client`], [`http_batch`], [`http_retry`] | the ready-made stacks and their retry policy |
@@ -15,6 +17,7 @@
 //! | [`HoldSlots`] | slots that last until the response body has ended |
 //! | [`DeadlineHeader`], [`deadline`] | deadlines across hops, by a header |
 //! | [`HttpMode`] | lets a request bring its own [`CallOptions`](queue::CallOptions) |
+//! | [`http_measure`] | counts how attempts end, for a ladder |
 //! | [`level_layer`], [`Level`] | the level that holds, in a request's extensions and for axum's handlers |
 //! | [`attempts`] | how many attempts a response took |
 
@@ -23,6 +26,7 @@ mod client_error;
 mod config;
 mod hold;
 mod level;
+mod measure;
 mod mode;
 mod repeat;
 #[cfg(feature = "reqwest")]
@@ -35,6 +39,8 @@ mod verdicts;
 pub mod deadline;
 #[cfg(feature = "grpc")]
 pub mod grpc;
+#[cfg(doc)]
+pub mod guide;
 pub mod replay;
 
 pub use tower_sluice::*;
@@ -46,6 +52,7 @@ pub use crate::hold::{HeldBody, HoldSlots, HoldUntilBodyEnd};
 #[cfg(feature = "axum")]
 pub use crate::level::NoLevel;
 pub use crate::level::{HttpLevelFuture, HttpLevelLayer, HttpTellLevel, Level, level_layer};
+pub use crate::measure::http_measure;
 pub use crate::mode::HttpMode;
 pub use crate::repeat::{AttemptNumber, CloneBody, CopyBody, EmptyBody, HttpRepeat};
 #[cfg(feature = "reqwest")]

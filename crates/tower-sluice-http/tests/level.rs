@@ -3,12 +3,14 @@
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::Path;
 use axum::routing::get;
 use http::{HeaderName, Request, StatusCode};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 use tower_sluice_http::degrade::Ladder;
-use tower_sluice_http::{Level, level_layer};
+use tower_sluice_http::facts::Source;
+use tower_sluice_http::{Level, http_measure, level_layer};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quality {
@@ -70,4 +72,19 @@ async fn names_are_made_fit_for_a_header() {
     let layer = level_layer(&signal).header(HeaderName::from_static("x-quality"));
     let app = Router::new().route("/", get(|| async { "" }).layer(layer));
     assert_eq!(fetch(&app, "/").await.1.as_deref(), Some("gr??e\\n"));
+}
+
+/// L1: attempts in a route are measured by what their status means.
+#[tokio::test]
+async fn l1_a_route_is_measured_by_status() {
+    let measure = http_measure();
+    let meter = measure.facts();
+    let status = |Path(status): Path<u16>| async move { StatusCode::from_u16(status).unwrap() };
+    let app = Router::new().route("/{status}", get(status).layer(measure));
+    for path in ["/200", "/304", "/404", "/429", "/503", "/500", "/504"] {
+        fetch(&app, path).await;
+    }
+    let facts = meter.sample().attempts.unwrap();
+    assert_eq!((facts.succeeded, facts.fatal, facts.throttled, facts.unavailable), (2, 1, 1, 1));
+    assert_eq!((facts.failed(), facts.outcomes()), (4, 7));
 }

@@ -230,19 +230,46 @@ pub fn is_rejection<E: 'static>(error: &E) -> bool {
 pub struct Attempt {
     /// 1 for the first.
     pub number: u32,
-    /// When the call has to be answered at the latest, if it has a deadline.
-    pub deadline: Option<Instant>,
+    deadline: Deadline,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deadline {
+    Never,
+    At(Instant),
+    /// So many nanoseconds after an instant: not added before somebody asks.
+    After(Instant, u64),
 }
 
 impl Attempt {
     /// The attempt of this number, of a call with this deadline.
     pub const fn new(number: u32, deadline: Option<Instant>) -> Self {
+        let deadline = match deadline {
+            None => Deadline::Never,
+            Some(deadline) => Deadline::At(deadline),
+        };
         Self { number, deadline }
+    }
+
+    /// With a deadline that is counted from `start`.
+    #[cfg(feature = "queue")]
+    #[inline]
+    pub(crate) const fn after(number: u32, start: Instant, nanos: u64) -> Self {
+        Self { number, deadline: Deadline::After(start, nanos) }
+    }
+
+    /// When the call has to be answered at the latest, if it has a deadline.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.deadline {
+            Deadline::Never => None,
+            Deadline::At(deadline) => Some(deadline),
+            Deadline::After(start, nanos) => start.checked_add(Duration::from_nanos(nanos)),
+        }
     }
 
     /// How long the call may still take, if it has a deadline. Reads the clock.
     pub fn left(&self) -> Option<Duration> {
-        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+        self.deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 }
 

@@ -16,7 +16,8 @@ use queue_kit::*;
 #[tokio::test(start_paused = true)]
 async fn results_come_in_the_order_in_which_they_are_there_with_their_items() {
     let script = Script::new();
-    let (inner, _) = served(&script, |request, _| Step::answer(request + 100).after(ms(u64::from(50 - request))));
+    let (inner, _) =
+        served(&script, |request, _| Step::answer(request + 100).after(ms(u64::from(50 - request))));
     let queue = QueueLayer::new(3).max_waiting(0).wait_when_full();
     let results: Vec<_> = batch::run(queue.layer(inner), vec!["1", "20", "40"], |item| item.parse().unwrap())
         .map(|(item, result)| (item, result.unwrap()))

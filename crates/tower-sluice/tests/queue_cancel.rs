@@ -290,9 +290,14 @@ impl Repeat<u32> for User {
 
 impl Wrap for User {
     type Inner<S> = S;
+    type With<A> = A;
 
     fn wrap<S>(&self, service: S) -> S {
         service
+    }
+
+    fn with<A>(self, answer: A) -> A {
+        answer
     }
 }
 

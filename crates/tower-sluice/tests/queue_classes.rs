@@ -75,7 +75,10 @@ async fn l7_a_class_is_shed_at_admission_and_never_after_a_stay_in_the_line() {
     }
     // Once a call.
     assert_eq!(asked.load(Ordering::SeqCst), 3);
-    assert_eq!((feed.stats().shed, queue.handle().stats().rejected.shed, feed.stats().turned_away), (1, 1, 0));
+    assert_eq!(
+        (feed.stats().shed, queue.handle().stats().rejected.shed, feed.stats().turned_away),
+        (1, 1, 0)
+    );
     // Others of the queue are not asked about.
     queue.layer(script.service::<u32>()).oneshot(3).await.unwrap();
     open.store(true, Ordering::SeqCst);

@@ -255,8 +255,8 @@ impl Model {
                     let order = self.join();
                     self.calls.get_mut(&id).unwrap().order = order;
                     self.grant();
-                    // The same poll looks at the line, too.
-                    return self.poll(id);
+                    // Others have their turn before it looks at the line.
+                    return Answer::Pending;
                 }
                 call.state = State::Deferred { due: self.now + delay };
                 self.grant();
@@ -276,13 +276,25 @@ impl Model {
         self.grant();
     }
 
-    fn pause(&mut self) {
-        self.paused_at = self.paused_at.or(Some(self.now));
+    /// Granted slots are taken back.
+    fn recall(&mut self) {
         for call in self.calls.values_mut() {
             if let State::Granted { since } = call.state {
                 call.state = State::Queued { since };
             }
         }
+    }
+
+    fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+        if self.running() > limit {
+            self.recall();
+        }
+    }
+
+    fn pause(&mut self) {
+        self.paused_at = self.paused_at.or(Some(self.now));
+        self.recall();
     }
 
     fn resume(&mut self) {
@@ -454,7 +466,7 @@ impl Run {
                 let limit = self.rng.random_range(1..6);
                 self.note(format!("limit {limit}"));
                 self.handle.set_limit(limit).unwrap();
-                self.model.limit = limit;
+                self.model.set_limit(limit);
                 self.model.grant();
             }
             94..95 if self.rng.random_bool(0.02) => {

@@ -122,6 +122,19 @@ async fn r8_a_failure_that_is_also_a_response_is_not_answered_instead() {
     assert_eq!(answer, 500);
 }
 
+#[tokio::test(start_paused = true)]
+async fn q7_a_deadline_is_read_before_and_after_the_answer_is_chosen() {
+    let script = Script::<u32, Infallible>::typed().never();
+    let reads: fn(&u32) -> Option<Instant> = |after| Some(Instant::now() + ms(u64::from(*after)));
+    let early = QueueLayer::new(1).deadline_from(reads).respond_with(|_: &Rejection| 504);
+    let late = QueueLayer::new(1).respond_with(|_: &Rejection| 504).deadline_from(reads);
+    let since = Since::start();
+    let Ok(answer) = early.layer(script.service::<u32>()).oneshot(30).await;
+    assert_eq!((answer, since.ms()), (504, 30));
+    let Ok(answer) = late.layer(script.service::<u32>()).oneshot(30).await;
+    assert_eq!((answer, since.ms()), (504, 60));
+}
+
 /// A request with options of its own.
 #[derive(Clone, Debug)]
 struct Request {
@@ -140,9 +153,14 @@ struct Reads<const HOLDS: bool>;
 
 impl<const HOLDS: bool> Wrap for Reads<HOLDS> {
     type Inner<S> = S;
+    type With<A> = A;
 
     fn wrap<S>(&self, service: S) -> S {
         service
+    }
+
+    fn with<A>(self, answer: A) -> A {
+        answer
     }
 }
 
@@ -306,10 +324,11 @@ async fn q16_q9_a_body_that_is_read_is_not_cleared_nor_stopped_by_a_pause() {
 #[tokio::test(start_paused = true)]
 async fn q16_a_failed_response_that_is_retried_holds_no_slot() {
     let script = Script::new().answer(500).answer(200);
-    let policy = retries(2, ms(10)).classify(|result: &Result<u32, tower_sluice_test::Failure>| match result {
-        Ok(500) => tower_sluice::verdict::Verdict::transient(),
-        _ => tower_sluice::verdict::Verdict::Success,
-    });
+    let policy =
+        retries(2, ms(10)).classify(|result: &Result<u32, tower_sluice_test::Failure>| match result {
+            Ok(500) => tower_sluice::verdict::Verdict::transient(),
+            _ => tower_sluice::verdict::Verdict::Success,
+        });
     let queue = QueueLayer::new(1).retry(policy).answer(Reads::<true>);
     let (handle, service) = (queue.handle(), queue.layer(script.service::<Request>()));
     let call = spawn(&service, CallOptions::default().into());

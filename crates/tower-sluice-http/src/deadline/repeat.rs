@@ -34,7 +34,7 @@ impl<B, R: Repeat<Request<B>>> Repeat<Request<B>> for TellDeadline<R> {
         self.repeat.prepare(request, attempt);
         // Whatever the header said until now is part of the deadline, unless the call's own timeout replaces it.
         header::tell(request.headers_mut(), &self.name, attempt.left());
-        match attempt.deadline {
+        match attempt.deadline() {
             Some(deadline) => request.extensions_mut().insert(Deadline::at(deadline)),
             None => request.extensions_mut().remove(),
         };

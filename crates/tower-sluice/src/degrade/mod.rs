@@ -59,3 +59,8 @@ pub use self::rule::Rule;
 pub use self::shed::{Shed, ShedLayer};
 pub use self::signal::{AtLeast, Rung, Signal, Step};
 pub use self::window::{FactsWatch, Window, WindowDriver};
+
+/// The code blocks of the guide to levels, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/levels.md")]
+mod guide {}

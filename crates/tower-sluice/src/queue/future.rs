@@ -10,7 +10,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
@@ -25,7 +25,7 @@ use super::options::CallOptions;
 use super::slot::Slot;
 use super::slots::{End, Entered, Polled, Ticket};
 use super::starting::Starting;
-use super::time::Tick;
+use super::time::{Tick, nanos};
 use super::timer::Timer;
 use crate::reject::Rejection;
 use crate::retry::{Draw, GaveUp, Payment, Progress, RetryPolicy};
@@ -59,14 +59,18 @@ struct Call<P, A, K> {
     timer: Timer,
     /// Its number, by order of arrival.
     number: u64,
-    /// When it was called, if the clock was read then.
-    called: Tick,
-    deadline: Tick,
+    /// When it was called, if the clock was read then. An instant, since ticks take longer to come by.
+    called: Option<Instant>,
+    /// Its deadline, in nanoseconds from then; `NEVER` for none.
+    allowance: u64,
     /// Queued: since when. Running: since when. Deferred: until when. Where that is known.
     mark: Tick,
     /// From its first failure on.
     failed: Option<Box<Failed<K>>>,
 }
+
+/// In place of an allowance: no deadline.
+const NEVER: u64 = u64::MAX;
 
 /// Of a call that has not been admitted.
 const NO_NUMBER: u64 = u64::MAX;
@@ -96,9 +100,9 @@ where
         service: S,
         request: Req,
         settings: Arc<Settings<RetryPolicy<C, R>, A>>,
+        options: CallOptions,
         reserved: bool,
     ) -> Self {
-        let options = settings.mode.options(&request);
         let call = Call::new(settings, options, reserved);
         Self { attempt: None, service, request: Some(request), call }
     }
@@ -161,13 +165,36 @@ where
             if let Some(answer) = answer {
                 return Poll::Ready(answer);
             }
+            if call.yields() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
     }
 }
 
 impl<P, A, K> Call<P, A, K> {
+    #[inline]
+    fn is_bounded(&self) -> bool {
+        self.allowance != NEVER
+    }
+
+    /// When it was called; never, if the clock was not read.
+    fn called(&self) -> Tick {
+        self.called.map_or(Tick::NEVER, |called| self.lease.slots().clock.tick(called))
+    }
+
+    fn deadline(&self) -> Tick {
+        if self.is_bounded() { Tick(self.called().0.saturating_add(self.allowance)) } else { Tick::NEVER }
+    }
+
     fn attempts(&self) -> u32 {
         self.failed.as_ref().map_or(u32::from(self.lease.begun), |failed| failed.progress.attempts())
+    }
+
+    /// Failed, and to be tried again with no delay: first others of the same thread have their turn.
+    fn yields(&self) -> bool {
+        matches!(self.lease.stage, Stage::Waiting(_))
     }
 
     /// The call's last event.
@@ -180,17 +207,14 @@ impl<P, A, K> Call<P, A, K> {
 
     #[cold]
     fn tell_ended(&self, outcome: &str) {
-        let first_waited = if self.called == Tick::NEVER || self.mark == Tick::NEVER {
-            Duration::ZERO
-        } else {
-            self.mark.since(self.called)
-        };
+        let first_waited =
+            if self.mark == Tick::NEVER { Duration::ZERO } else { self.mark.since(self.called()) };
         let waited = self
             .failed
             .as_ref()
             .map_or(first_waited, |failed| Duration::from_millis(failed.waited_ms.into()));
         let number = (self.number != NO_NUMBER).then_some(self.number);
-        let ended = Ended { call: number, outcome, attempts: self.attempts(), waited, called: self.called };
+        let ended = Ended { call: number, outcome, attempts: self.attempts(), waited, called: self.called() };
         events::call_ended(&self.lease.settings.shared, &ended);
     }
 }
@@ -211,43 +235,50 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     fn new(settings: Arc<Settings<RetryPolicy<C, R>, A>>, options: CallOptions, reserved: bool) -> Self {
         let told = events::enabled();
         let timed = settings.timed || options.timeout.is_some() || options.deadline.is_some() || told;
-        let (mut called, mut deadline) = (Tick::NEVER, Tick::NEVER);
+        let (mut called, mut allowance) = (None, NEVER);
         if timed {
-            let clock = settings.shared.slots.clock;
-            called = clock.now();
-            if let Some(timeout) = options.timeout.or(settings.call_timeout) {
-                deadline = called.after(timeout);
-            }
+            let now = Instant::now();
+            called = Some(now);
+            allowance = options.timeout.map_or(settings.allowance, nanos);
             if let (Some(own), None) = (options.deadline, options.timeout) {
-                deadline = deadline.min(clock.tick(own));
+                allowance = allowance.min(nanos(own.saturating_duration_since(now)));
             }
         }
-        let mut lease = Lease::new(settings, reserved);
-        lease.told = told;
-        lease.no_retry = options.no_retry;
-        lease.own_timeout = options.timeout.is_some();
-        if let Some(name) = &options.class {
-            lease.set_class(name);
-        }
+        let class = match &options.class {
+            None => settings.class_key(),
+            Some(name) => settings.class_named(name),
+        };
+        // In one piece: it is not built here to be copied there.
         Self {
-            lease,
+            lease: Lease {
+                settings,
+                stage: Stage::New { reserved },
+                class,
+                begun: false,
+                stood: false,
+                readying: false,
+                own_timeout: options.timeout.is_some(),
+                no_retry: options.no_retry,
+                timed: false,
+                told,
+            },
             timer: Timer::new(),
             number: NO_NUMBER,
             called,
-            deadline,
+            allowance,
             mark: Tick::NEVER,
             failed: None,
         }
     }
 
     fn ticket(&self) -> Ticket {
-        Ticket { class: self.lease.class, bounded: self.deadline != Tick::NEVER }
+        Ticket { class: self.lease.class, bounded: self.is_bounded() }
     }
 
     // ---- New, deferred, queued, readying -> starting ------------------------------------------------------------
 
     /// Ready with a slot, which counts as starting, and whether starts are paced; or with what the queue decided.
-    #[inline]
+    #[inline(always)]
     fn poll_slot<S: Clone>(
         &mut self,
         cx: &mut Context<'_>,
@@ -255,7 +286,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     ) -> Poll<Result<bool, Rejection>> {
         if let Stage::New { reserved } = self.lease.stage {
             // One that had no time left when it was called takes the longer way, where that is found.
-            let expired = self.deadline != Tick::NEVER && self.deadline <= self.called;
+            let expired = self.allowance == 0;
             if !reserved
                 && self.lease.is_plain()
                 && !expired
@@ -265,7 +296,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
                 self.number = number;
                 self.lease.stage = Stage::Running(Stage::UNSEEN);
                 // One in 16 is timed, so that a quiet queue knows how long an attempt takes.
-                if self.deadline != Tick::NEVER && number.is_multiple_of(16) || self.lease.told {
+                if self.is_bounded() && number.is_multiple_of(16) || self.lease.told {
                     self.mark = self.lease.slots().clock.now();
                     self.lease.timed = true;
                 }
@@ -286,36 +317,41 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     ) -> Poll<Result<bool, Rejection>> {
         let class = self.lease.class;
         if let Err(rejection) = self.lease.admit() {
+            self.lease.give_back();
             self.lease.slots().shed(class);
             return Poll::Ready(Err(rejection));
         }
-        let now = self.lease.slots().clock.now();
-        let held = || self.lease.slots().held_until().is_some_and(|until| until > self.deadline);
-        if self.deadline != Tick::NEVER && (self.deadline <= now || held()) {
-            self.lease.slots().too_late(class);
-            return Poll::Ready(Err(self.late(now)));
+        let deadline = self.deadline();
+        if self.is_bounded() {
+            let now = self.lease.slots().clock.now();
+            let held = || self.lease.slots().held_until().is_some_and(|until| until > deadline);
+            if deadline <= now || held() {
+                self.lease.give_back();
+                self.lease.slots().too_late(class);
+                return Poll::Ready(Err(self.late(now)));
+            }
         }
         let longest = self.lease.settings.queue_timeout;
-        let entered = self.lease.slots().enter(cx.waker().clone(), reserved, self.ticket(), longest, now);
+        let entered = self.lease.slots().enter(cx.waker().clone(), reserved, self.ticket(), longest);
         match entered {
             Entered::Started { arrival, paced } => {
                 self.number = arrival;
-                self.slot_came(now);
+                let clocked = self.is_bounded() || self.lease.told;
+                self.slot_came(if clocked { self.lease.slots().clock.now() } else { Tick::NEVER });
                 Poll::Ready(Ok(paced))
             }
-            Entered::Queued { key, arrival, look_at } => {
+            Entered::Queued { key, arrival, since, look_at } => {
                 self.number = arrival;
                 self.lease.stage = Stage::Waiting(key);
                 self.lease.stood = true;
-                self.mark = now;
-                match self.timer.poll_at(look_at.min(self.deadline), &self.lease.slots().clock, cx) {
+                self.mark = since;
+                match self.timer.poll_at(look_at.min(deadline), &self.lease.slots().clock, cx) {
                     Poll::Pending => Poll::Pending,
                     Poll::Ready(()) => self.poll_wait(cx, service),
                 }
             }
-            Entered::Full { limit, waiting, held_until } => {
+            Entered::Full { limit, waiting, retry_after } => {
                 self.lease.stage = Stage::Over;
-                let retry_after = held_until.map(|until| until.since(now));
                 Poll::Ready(Err(Rejection::Full { limit, waiting, retry_after }))
             }
             Entered::Closed => {
@@ -326,6 +362,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     }
 
     /// Deferred -> queued; queued, readying -> starting.
+    #[inline(never)]
     fn poll_wait<S: Clone>(
         &mut self,
         cx: &mut Context<'_>,
@@ -354,7 +391,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
             match self.lease.slots().poll(key, cx.waker(), clone.take(), longest) {
                 Polled::NeedsWaker => clone = Some(cx.waker().clone()),
                 Polled::Started { paced } => {
-                    let bounded = self.deadline != Tick::NEVER;
+                    let bounded = self.is_bounded();
                     let now = if bounded || self.lease.told { clock.now() } else { Tick::NEVER };
                     let readying = std::mem::take(&mut self.lease.readying);
                     let stood = std::mem::take(&mut self.lease.stood);
@@ -372,18 +409,18 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
                         // Readying -> queued, by a pause: what the inner service held for it goes, too.
                         *service = service.clone();
                     }
-                    if held_until.is_some_and(|until| until > self.deadline) {
+                    if held_until.is_some_and(|until| until > self.deadline()) {
                         return Poll::Ready(Err(self.leave(key, End::Deadline)));
                     }
                     let at = match self.lease.stage {
-                        Stage::Waiting(_) => look_at.min(self.deadline),
+                        Stage::Waiting(_) => look_at.min(self.deadline()),
                         _ => return Poll::Pending,
                     };
                     self.lease.stood = true;
                     if self.timer.poll_at(at, &clock, cx).is_pending() {
                         return Poll::Pending;
                     }
-                    if clock.now() >= self.deadline {
+                    if clock.now() >= self.deadline() {
                         return Poll::Ready(Err(self.leave(key, End::Deadline)));
                     }
                 }
@@ -418,19 +455,19 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     /// half of the call's own allowance. Only of one that has `waited` for its slot; for others the time itself counts:
     /// a retry that found a free one was weighed when its delay was drawn.
     fn is_hopeless(&self, now: Tick, waited: bool) -> bool {
-        let left = self.deadline.since(now);
+        let left = self.deadline().since(now);
         if left.is_zero() {
             return true;
         }
         let typical = self.lease.settings.shared.typical.get();
-        let allowance = self.deadline.since(self.called);
+        let allowance = Duration::from_nanos(self.allowance);
         waited && left < typical.saturating_mul(self.lease.settings.slack).min(allowance / 2)
     }
 
     // ---- Starting -> running ------------------------------------------------------------------------------------
 
     /// Readies the inner service and calls it. Pending: it is not ready, and the call waits for it with its slot.
-    #[inline]
+    #[inline(always)]
     fn poll_start<S, Req>(
         &mut self,
         cx: &mut Context<'_>,
@@ -454,11 +491,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
             Poll::Pending => {
                 let waker = cx.waker().clone();
                 starting.hand_back();
-                let now = shared.slots.clock.now();
-                let key = shared.slots.unready(self.number, waker, self.ticket(), now);
-                self.lease.stage = Stage::Waiting(key);
-                self.lease.readying = true;
-                self.mark = now;
+                self.wait_ready(waker);
                 return Poll::Pending;
             }
         }
@@ -474,7 +507,12 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
         };
         // There is one: it is put back as a copy whenever another attempt can follow.
         let Some(mut next) = request.take() else { panic!("`queue::ResponseFuture` polled after a panic") };
-        let attempt = Attempt::new(progress.attempts(), shared.slots.clock.instant(self.deadline));
+        let attempt = match self.called {
+            Some(called) if self.allowance != NEVER => {
+                Attempt::after(progress.attempts(), called, self.allowance)
+            }
+            _ => Attempt::new(progress.attempts(), None),
+        };
         policy.repeater().prepare(&mut next, &attempt);
         if policy.repeats(&progress) && !self.lease.no_retry {
             *request = policy.repeater().copy(&next);
@@ -489,6 +527,17 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
             self.lease.begun = true;
         }
         Poll::Ready(Ok(attempt))
+    }
+
+    /// Starting -> readying.
+    #[cold]
+    fn wait_ready(&mut self, waker: Waker) {
+        let slots = self.lease.slots();
+        let now = slots.clock.now();
+        let key = slots.unready(self.number, waker, self.ticket(), now);
+        self.lease.stage = Stage::Waiting(key);
+        self.lease.readying = true;
+        self.mark = now;
     }
 
     // ---- Running ------------------------------------------------------------------------------------------------
@@ -506,22 +555,22 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
         }
         let attempt_timeout = settings.attempt_timeout.filter(|_| !self.lease.own_timeout);
         let ends = attempt_timeout.map_or(Tick::NEVER, |timeout| self.mark.after(timeout));
-        match self.timer.poll_at(ends.min(self.deadline), &clock, cx) {
+        match self.timer.poll_at(ends.min(self.deadline()), &clock, cx) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(()) if clock.now() >= self.deadline => Poll::Ready(Limit::Deadline),
+            Poll::Ready(()) if clock.now() >= self.deadline() => Poll::Ready(Limit::Deadline),
             Poll::Ready(()) => Poll::Ready(Limit::Attempt),
         }
     }
 
     /// Ready at the deadline.
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.timer.poll_at(self.deadline, &self.lease.settings.shared.slots.clock, cx)
+        self.timer.poll_at(self.deadline(), &self.lease.settings.shared.slots.clock, cx)
     }
 
     // ---- Running -> done, or deferred ---------------------------------------------------------------------------
 
     /// The attempt was answered. `None` where another one follows.
-    #[inline]
+    #[inline(always)]
     fn conclude<Req, Res, E>(
         &mut self,
         cx: &mut Context<'_>,
@@ -546,7 +595,26 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
                 }
                 Some(self.finish(result, None))
             }
-            Verdict::Fatal => Some(self.finish(result, Some(End::Failed))),
+            verdict => self.conclude_failure(cx, result, verdict, request),
+        }
+    }
+
+    #[cold]
+    fn conclude_failure<Req, Res, E>(
+        &mut self,
+        cx: &mut Context<'_>,
+        result: Result<Res, E>,
+        verdict: Verdict,
+        request: &mut Option<Req>,
+    ) -> Option<Result<A::Response, A::Error>>
+    where
+        C: Classify<Res, E>,
+        R: Repeat<Req>,
+        A: Mode<Req, Res, E, Kept = K>,
+    {
+        match verdict {
+            Verdict::Success => Some(self.finish(result, None)),
+            Verdict::Fatal => Some(self.give_up(Some(result))),
             Verdict::Retry(failure) => self.retry(cx, Some(result), &failure, request),
         }
     }
@@ -571,11 +639,8 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
             std::mem::take(&mut failed.payment).spend(&mut failed.progress);
         }
         let result = Err(error);
-        match self.lease.settings.policy.classifier().classify(&result).not_processed() {
-            Verdict::Success => Some(self.finish(result, None)),
-            Verdict::Fatal => Some(self.finish(result, Some(End::Failed))),
-            Verdict::Retry(failure) => self.retry(cx, Some(result), &failure, request),
-        }
+        let verdict = self.lease.settings.policy.classifier().classify(&result).not_processed();
+        self.conclude_failure(cx, result, verdict, request)
     }
 
     /// The attempt was cut. `None` where another one follows.
@@ -626,7 +691,9 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
         let now = Instant::now();
         let tick = slots.clock.tick(now);
         let first_waited =
-            if self.called == Tick::NEVER { Duration::ZERO } else { self.mark.since(self.called) };
+            if self.mark == Tick::NEVER { Duration::ZERO } else { self.mark.since(self.called()) };
+        let ticket = self.ticket();
+        let left = self.deadline().left(tick).map(|left| left.saturating_sub(shared.typical.get()));
         let failed = self.failed.get_or_insert_with(|| {
             let mut failed = Box::new(Failed {
                 progress: first_attempt(),
@@ -643,7 +710,6 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
         let decision = if self.lease.no_retry {
             Err(GaveUp::Attempts)
         } else {
-            let left = self.deadline.left(tick).map(|left| left.saturating_sub(shared.typical.get()));
             let draw = Draw { seed: shared.seed(), call: self.number };
             settings.policy.decide(failure, may_repeat, &mut failed.progress, draw, left, now)
         };
@@ -656,7 +722,6 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
             }
             Ok(retry) => {
                 let waker = cx.waker().clone();
-                let ticket = Ticket { class: self.lease.class, bounded: self.deadline != Tick::NEVER };
                 match slots.defer(self.number, waker, !retry.delay.is_zero(), ticket, tick) {
                     Some(key) => (retry, key),
                     // Closed: the caller gets the real result.
@@ -695,12 +760,12 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
         }
         self.lease.end(Some(End::Failed), true);
         let now = self.lease.slots().clock.now();
-        let elapsed = now.since(self.called);
+        let elapsed = now.since(self.called());
         self.reject(Rejection::AttemptTimeout { attempts: self.attempts(), elapsed })
     }
 
     /// Running -> done. `end`: how, if not in success.
-    #[inline]
+    #[inline(always)]
     fn finish<Req, Res, E>(
         &mut self,
         result: Result<Res, E>,
@@ -782,7 +847,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     fn late(&self, now: Tick) -> Rejection {
         Rejection::Deadline {
             attempts: self.attempts(),
-            elapsed: now.since(self.called),
+            elapsed: now.since(self.called()),
             last_failure: self.failed.as_ref().map(|failed| failed.last),
         }
     }
@@ -796,6 +861,7 @@ impl<K> Failed<K> {
 }
 
 /// The progress of a call at its first attempt.
+#[inline]
 fn first_attempt() -> Progress {
     let mut progress = Progress::default();
     progress.begin();

@@ -9,7 +9,8 @@ use super::handle::Handle;
 use super::mode::{DeadlineFrom, Wrap};
 use super::service::Queue;
 use super::shared::Shared;
-use super::slots::{Requeue, Slots};
+use super::slots::{ClassKey, NO_CLASS, Requeue, Slots};
+use super::time::nanos;
 use super::word;
 use crate::error::ConfigError;
 use crate::reject::{Boxed, RespondWith, Typed};
@@ -36,6 +37,21 @@ pub(super) struct Settings<P, A> {
     pub(super) class: Option<Arc<Class>>,
     /// One of the timeouts is set: calls need to know when they were called.
     pub(super) timed: bool,
+    /// The call timeout in nanoseconds; `u64::MAX` for never.
+    pub(super) allowance: u64,
+}
+
+impl<P, A> Settings<P, A> {
+    #[inline]
+    pub(super) fn class_key(&self) -> ClassKey {
+        self.class.as_ref().map_or(NO_CLASS, |class| class.key)
+    }
+
+    /// The class of this name, if there is one, else the layer's own.
+    #[cold]
+    pub(super) fn class_named(&self, name: &str) -> ClassKey {
+        self.shared.find_class(name).map_or_else(|| self.class_key(), |class| class.key)
+    }
 }
 
 /// A limit on the attempts that run at once (a concurrency limit, a bulkhead), whose failed calls wait for their
@@ -132,6 +148,7 @@ impl QueueLayer {
                 wait_when_full: false,
                 class: None,
                 timed: false,
+                allowance: u64::MAX,
             },
         }
     }
@@ -381,6 +398,7 @@ impl<P, A> QueueLayer<P, A> {
                 wait_when_full: s.wait_when_full,
                 class: s.class,
                 timed: s.timed,
+                allowance: s.allowance,
             },
         }
     }
@@ -394,6 +412,7 @@ impl<P, A> QueueLayer<P, A> {
         settings.timed = [settings.call_timeout, settings.attempt_timeout, settings.queue_timeout]
             .iter()
             .any(Option::is_some);
+        settings.allowance = settings.call_timeout.map_or(u64::MAX, nanos);
         Queue::new(settings.mode.wrap(inner), Arc::new(settings))
     }
 }

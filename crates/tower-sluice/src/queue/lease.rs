@@ -48,23 +48,6 @@ pub(super) struct Lease<P, A> {
 }
 
 impl<P, A> Lease<P, A> {
-    #[inline(always)]
-    pub(super) fn new(settings: Arc<Settings<P, A>>, reserved: bool) -> Self {
-        let class = settings.class.as_ref().map_or(NO_CLASS, |class| class.key);
-        Self {
-            settings,
-            stage: Stage::New { reserved },
-            class,
-            begun: false,
-            stood: false,
-            readying: false,
-            own_timeout: false,
-            no_retry: false,
-            timed: false,
-            told: false,
-        }
-    }
-
     #[inline]
     pub(super) fn slots(&self) -> &Slots {
         &self.settings.shared.slots
@@ -74,13 +57,6 @@ impl<P, A> Lease<P, A> {
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.class == NO_CLASS
-    }
-
-    /// The class that the call names for itself, if there is one.
-    pub(super) fn set_class(&mut self, name: &str) {
-        if let Some(class) = self.settings.shared.find_class(name) {
-            self.class = class.key;
-        }
     }
 
     /// Whether calls of this class are served at present.
@@ -104,7 +80,7 @@ impl<P, A> Lease<P, A> {
     }
 
     /// Running -> done.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(&mut self, end: Option<End>, attempted: bool) {
         self.unsee();
         self.stage = Stage::Over;
@@ -129,7 +105,7 @@ impl<P, A> Lease<P, A> {
         matches!(self.stage, Stage::Over | Stage::New { reserved: false })
     }
 
-    /// Gives back whatever it holds: the call was dropped.
+    /// Gives back whatever it holds: the call was dropped, or turned away.
     #[cold]
     pub(super) fn give_back(&mut self) {
         match self.stage {

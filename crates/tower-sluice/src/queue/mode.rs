@@ -37,7 +37,7 @@ pub trait Mode<Req, Res, E>: Answer<Res, E> {
     #[inline]
     fn options(&self, request: &Req) -> CallOptions {
         let _ = request;
-        CallOptions::default()
+        CallOptions::none()
     }
 
     /// The response, which now holds its slot. Only called if [`HOLDS`](Self::HOLDS).

@@ -33,6 +33,12 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
+    /// Nothing of its own.
+    #[inline]
+    pub const fn none() -> Self {
+        Self { timeout: None, deadline: None, no_retry: false, class: None }
+    }
+
     /// With a timeout of its own.
     pub fn timeout(timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..Self::default() }

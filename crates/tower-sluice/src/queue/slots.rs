@@ -90,6 +90,11 @@ pub(super) const NO_CLASS: ClassKey = 0;
 /// Between the orders of two arrivals in a row lies room for those who join the end of the line meanwhile.
 const ORDERS_AN_ARRIVAL: u64 = 1 << 16;
 
+/// The place of an arrival. Beyond 2^48 of them, years of a million a second, all share the last.
+fn order(arrival: u64) -> u64 {
+    arrival.saturating_mul(ORDERS_AN_ARRIVAL)
+}
+
 /// What is counted for each class.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Class {
@@ -210,12 +215,13 @@ pub(super) enum Entered {
     Queued {
         key: Key,
         arrival: u64,
+        since: Tick,
         look_at: Tick,
     },
     Full {
         limit: usize,
         waiting: usize,
-        held_until: Option<Tick>,
+        retry_after: Option<Duration>,
     },
     Closed,
 }
@@ -357,17 +363,19 @@ impl Slots {
         reserved: bool,
         ticket: Ticket,
         longest: Option<Duration>,
-        now: Tick,
     ) -> Entered {
         // Where it is not kept, the waker is dropped here, after the lock.
         let mut waker = Some(waker);
-        self.section(|state, _| {
+        self.section(|state, wakers| {
             state.reserved -= usize::from(reserved);
             if state.closed {
                 state.counts.closed += 1;
                 state.class(ticket.class).turned_away += 1;
                 return Entered::Closed;
             }
+            // A call that is turned away at once does not pay for the clock.
+            let timed = state.gate.is_timed();
+            let now = if timed { self.clock.now() } else { Tick(0) };
             let starts = state.line.is_empty()
                 && state.paused_at.is_none()
                 && self.word.read().has_free_slot()
@@ -380,10 +388,16 @@ impl Slots {
                 return Entered::Full {
                     limit: state.limit,
                     waiting: state.waiting(),
-                    held_until: state.gate.held_until(now),
+                    retry_after: state.gate.held_until(now).map(|until| until.since(now)),
                 };
             }
             class.admitted += 1;
+            if state.observers.is_waiting() {
+                // Whoever gave the last slot back may not have come for the lock yet, and would find this call: that the
+                // queue was idle in between is seen here or never.
+                let figures = self.figures(state);
+                state.observers.see(figures, wakers);
+            }
             let arrival = self.arrivals.fetch_add(1, Ordering::AcqRel);
             if starts {
                 self.word.take();
@@ -391,10 +405,11 @@ impl Slots {
                 state.gate.granted();
                 return Entered::Started { arrival, paced: state.gate.is_paced() };
             }
+            let now = if timed { now } else { self.clock.now() };
             let key = state.queue(arrival, waker.take(), ticket, now);
-            state.line.join(key, arrival * ORDERS_AN_ARRIVAL);
+            state.line.join(key, order(arrival));
             let timeout = state.timeout(key, longest, now).unwrap_or(now);
-            Entered::Queued { key, arrival, look_at: timeout.min(state.watch(key, now)) }
+            Entered::Queued { key, arrival, since: now, look_at: timeout.min(state.watch(key, now)) }
         })
     }
 
@@ -941,10 +956,13 @@ impl Slots {
 
     /// Joins the end of the line: behind all that have arrived, before the next that will.
     fn join_back(&self, state: &mut State, key: Key) {
-        let next = self.arrivals.load(Ordering::Acquire) * ORDERS_AN_ARRIVAL;
+        let next = order(self.arrivals.load(Ordering::Acquire));
         let first = next.saturating_sub(ORDERS_AN_ARRIVAL) + 1;
         // Beyond 65 535 since the last arrival they share a number, and stand as they came.
-        state.last_back = (state.last_back + 1).clamp(first, next.saturating_sub(1).max(first));
+        state.last_back = match next {
+            u64::MAX => next,
+            _ => (state.last_back + 1).clamp(first, next.saturating_sub(1).max(first)),
+        };
         state.line.join(key, state.last_back);
     }
 
@@ -1051,10 +1069,7 @@ impl State {
     fn queue(&mut self, arrival: u64, waker: Option<Waker>, ticket: Ticket, now: Tick) -> Key {
         let since = self.active(now);
         self.class(ticket.class).waiting += 1;
-        self.line.insert(
-            arrival * ORDERS_AN_ARRIVAL,
-            Call { waker, since, ticket, stage: Stage::Queued, stalled: false },
-        )
+        self.line.insert(order(arrival), Call { waker, since, ticket, stage: Stage::Queued, stalled: false })
     }
 
     /// A member that was withdrawn is queued, and has yet to join the line again.
@@ -1159,6 +1174,34 @@ impl State {
             waiting > 0 && waiting >= self.max_waiting
         } else {
             waiting > self.max_waiting
+        }
+    }
+}
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn q4_the_line_goes_on_when_there_are_no_more_numbers_for_its_order() {
+        let slots = Slots::new(1, 16);
+        slots.arrivals.store((1 << 48) - 1, Ordering::Release);
+        let now = Tick(1);
+        let waker = || Waker::noop().clone();
+        let queue = || match slots.enter(waker(), false, Ticket::default(), None) {
+            Entered::Queued { key, .. } => key,
+            other => panic!("{other:?}"),
+        };
+        let first = slots.try_start().unwrap();
+        slots.started();
+        let (second, third) = (queue(), queue());
+        // Failed without a delay: behind both.
+        let back = slots.defer(first, waker(), false, Ticket::default(), now).unwrap();
+        for key in [second, third, back] {
+            let polled = slots.poll(key, Waker::noop(), Some(waker()), None);
+            assert!(matches!(polled, Polled::Started { .. }), "{polled:?}");
+            slots.started();
+            slots.succeed(NO_CLASS);
         }
     }
 }

@@ -13,22 +13,26 @@ impl Tick {
     pub(super) const NEVER: Self = Self(u64::MAX);
 
     /// `NEVER` where it would not fit: `Duration::MAX` means never.
+    #[inline]
     pub(super) fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(nanos(span)))
     }
 
     /// Zero where `earlier` is later.
+    #[inline]
     pub(super) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
     /// How long until `self`, from `now`; `None` where that is never.
+    #[inline]
     pub(super) fn left(self, now: Self) -> Option<Duration> {
         (self != Self::NEVER).then(|| self.since(now))
     }
 }
 
 /// A duration in nanoseconds, saturating.
+#[inline]
 pub(super) fn nanos(span: Duration) -> u64 {
     span.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(span.subsec_nanos()))
 }
@@ -44,10 +48,12 @@ impl Clock {
         Self { start: Instant::now() }
     }
 
+    #[inline]
     pub(super) fn now(&self) -> Tick {
         self.tick(Instant::now())
     }
 
+    #[inline]
     pub(super) fn tick(&self, instant: Instant) -> Tick {
         Tick(nanos(instant.saturating_duration_since(self.start)))
     }

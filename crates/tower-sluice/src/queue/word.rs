@@ -25,22 +25,27 @@ pub(super) const UNLIMITED: usize = FIELD as usize;
 pub(super) struct Reading(u64);
 
 impl Reading {
+    #[inline]
     pub(super) fn running(self) -> usize {
         (self.0 & FIELD) as usize
     }
 
+    #[inline]
     pub(super) fn starting(self) -> usize {
         ((self.0 >> BITS) & STARTING_FIELD) as usize
     }
 
+    #[inline]
     pub(super) fn limit(self) -> usize {
         ((self.0 >> LIMIT_SHIFT) & FIELD) as usize
     }
 
+    #[inline]
     pub(super) fn has_free_slot(self) -> bool {
         self.running() < self.limit()
     }
 
+    #[inline]
     pub(super) fn is_slow(self) -> bool {
         self.0 & SLOW != 0
     }

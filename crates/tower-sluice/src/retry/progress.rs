@@ -22,11 +22,13 @@ impl Progress {
     pub(super) const MOST_FAILURES: u32 = u16::MAX as u32;
 
     /// Attempts begun.
+    #[inline]
     pub const fn attempts(&self) -> u32 {
         self.attempts
     }
 
     /// An attempt begins.
+    #[inline]
     pub const fn begin(&mut self) {
         self.attempts = self.attempts.saturating_add(1);
     }
