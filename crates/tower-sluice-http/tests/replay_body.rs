@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use proptest::prelude::*;
 use tokio::sync::mpsc;
 use tower_sluice_http::BoxError;
 use tower_sluice_http::replay::{NotReplayed, ReplayBody};
-use tower_sluice_test::{ByHand, by_hand};
+use tower_sluice_test::{ByHand, SpyWaker, by_hand};
 
 type Item = Result<Frame<Bytes>, &'static str>;
 
@@ -362,19 +363,19 @@ fn h2_the_body_goes_with_its_last_reader_and_nothing_is_kept_without_need() {
     assert!(sender.is_closed());
 
     struct Counted {
-        _count: std::sync::Arc<()>,
+        _count: Arc<()>,
     }
     impl AsRef<[u8]> for Counted {
         fn as_ref(&self) -> &[u8] {
             b"counted"
         }
     }
-    let count = std::sync::Arc::new(());
+    let count = Arc::new(());
     let (sender, body) = piped();
     let mut last = ReplayBody::new(body);
     sender.send(data(Bytes::from_owner(Counted { _count: count.clone() }))).unwrap();
     assert_eq!(bytes(ready(&mut last)), "counted");
-    assert_eq!(std::sync::Arc::strong_count(&count), 1, "no copy, nothing kept");
+    assert_eq!(Arc::strong_count(&count), 1, "no copy, nothing kept");
     let mut first = last;
     let (sender, body) = piped();
     let mut other = ReplayBody::new(body);
@@ -382,9 +383,9 @@ fn h2_the_body_goes_with_its_last_reader_and_nothing_is_kept_without_need() {
     let mut last = first.clone();
     sender.send(data(Bytes::from_owner(Counted { _count: count.clone() }))).unwrap();
     assert_eq!(bytes(ready(&mut first)), "counted");
-    assert_eq!(std::sync::Arc::strong_count(&count), 2, "kept for the copy");
+    assert_eq!(Arc::strong_count(&count), 2, "kept for the copy");
     assert_eq!(bytes(ready(&mut last)), "counted");
-    assert_eq!(std::sync::Arc::strong_count(&count), 1, "the last attempt has had it");
+    assert_eq!(Arc::strong_count(&count), 1, "the last attempt has had it");
 }
 
 #[test]
@@ -398,6 +399,60 @@ fn h2_what_the_last_attempt_has_taken_cannot_be_replayed() {
     let mut too_late = last.clone();
     assert!(!too_late.is_intact());
     assert_eq!(why(ready(&mut too_late)), NotReplayed::TooLong);
+}
+
+/// A body at whose first poll something else happens first.
+struct Meanwhile {
+    first: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    body: Piped,
+}
+
+impl Body for Meanwhile {
+    type Data = Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Item>> {
+        let first = self.first.lock().unwrap().take();
+        if let Some(first) = first {
+            first();
+        }
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+}
+
+#[test]
+fn h2_an_attempt_that_begins_while_the_one_before_polls_the_body_gets_what_comes_of_it() {
+    for (sent, ended) in [(true, false), (false, false), (false, true)] {
+        let (sender, body) = piped();
+        let hook = Arc::new(Mutex::new(None));
+        let mut first = ReplayBody::new(Meanwhile { first: Arc::clone(&hook), body });
+        let second = Arc::new(Mutex::new(first.clone()));
+        let (waker, wakes) = SpyWaker::new().build();
+        let (beginning, begins_with) = (Arc::clone(&second), waker.clone());
+        *hook.lock().unwrap() = Some(Box::new(move || {
+            let polled =
+                Pin::new(&mut *beginning.lock().unwrap()).poll_frame(&mut Context::from_waker(&begins_with));
+            assert!(polled.is_pending(), "the body is with the other one");
+        }));
+        let mut sender = Some(sender);
+        if sent {
+            sender.as_ref().unwrap().send(data("a")).unwrap();
+        }
+        if ended {
+            sender = None;
+        }
+        assert_eq!(why(ready(&mut first)), NotReplayed::Superseded);
+        assert_eq!(wakes.wakes(), 1);
+        let mut second = second.lock().unwrap();
+        match ready(&mut second) {
+            Poll::Ready(Some(Ok(frame))) => {
+                assert_eq!((sent, frame.into_data().unwrap()), (true, "a".into()))
+            }
+            Poll::Ready(None) => assert!(ended),
+            other => assert!(other.is_pending() && !sent && !ended),
+        }
+        drop(sender);
+    }
 }
 
 /// Readers on several threads, of which each begins while the one before still reads.
