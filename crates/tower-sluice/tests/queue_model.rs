@@ -255,8 +255,8 @@ impl Model {
                     let order = self.join();
                     self.calls.get_mut(&id).unwrap().order = order;
                     self.grant();
-                    // Others have their turn before it looks at the line.
-                    return Answer::Pending;
+                    // The same poll looks at the line, too.
+                    return self.poll(id);
                 }
                 call.state = State::Deferred { due: self.now + delay };
                 self.grant();

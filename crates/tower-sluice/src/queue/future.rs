@@ -72,6 +72,9 @@ struct Call<P, A, K> {
 /// In place of an allowance: no deadline.
 const NEVER: u64 = u64::MAX;
 
+/// After so many attempts in one poll, which failed at once and were to be repeated without a delay, a call yields.
+const ATTEMPTS_A_POLL: u32 = 32;
+
 /// Of a call that has not been admitted.
 const NO_NUMBER: u64 = u64::MAX;
 
@@ -122,6 +125,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let call = this.call;
+        let mut attempts = 0;
         loop {
             let answer = if let Some(attempt) = this.attempt.as_mut().as_pin_mut() {
                 // The attempt goes first, before its slot and before anything that follows.
@@ -166,7 +170,10 @@ where
             if let Some(answer) = answer {
                 return Poll::Ready(answer);
             }
-            if call.yields() {
+            // Failed, to be tried again. With no delay that may be at once, in this very poll; but not for ever, since
+            // others of the same thread wait for their turn.
+            attempts += 1;
+            if attempts == ATTEMPTS_A_POLL {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -191,11 +198,6 @@ impl<P, A, K> Call<P, A, K> {
 
     fn attempts(&self) -> u32 {
         self.failed.as_ref().map_or(u32::from(self.lease.begun), |failed| failed.progress.attempts())
-    }
-
-    /// Failed, and to be tried again with no delay: first others of the same thread have their turn.
-    fn yields(&self) -> bool {
-        matches!(self.lease.stage, Stage::Waiting(_))
     }
 
     /// The call's last event.

@@ -48,7 +48,8 @@ impl Handle {
     /// against the queue timeout; deadlines run on.
     ///
     /// Blocks while an attempt is just being started, at most as long as one `poll_ready` and `call` of the inner
-    /// service. Called from inside such a `call` of this very queue it does not wait for that one.
+    /// service. Called from inside such a `call` of this very queue it does not wait for that one. Two
+    /// queues must not be paused each from inside a `call` of the other: they could wait for each other for ever.
     pub fn pause(&self) {
         self.shared.slots.pause(is_inside(&self.shared));
         events::act(&self.shared, "pause", None, None, None);
