@@ -8,6 +8,7 @@ experiments=(
   overhead   # cost of one call, uncontended
   waiting    # cost of calls that wait
   spread     # retries of calls that failed in the same instant
+  levels     # a ladder under a dependency that flaps, fails, declines or falls silent
   link       # links that lose one server in the same instant
 )
 

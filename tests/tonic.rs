@@ -153,7 +153,9 @@ fn check() -> Request<HealthCheckRequest> {
 }
 
 /// Real time, so short delays.
-fn policy() -> GrpcRetryPolicy<ReplayBodies<fn(ReplayBody<Body>) -> Body>> {
+type Replays = ReplayBodies<fn(ReplayBody<Body>) -> Body>;
+
+fn policy() -> GrpcRetryPolicy<Replays> {
     grpc_retry(Body::new as fn(ReplayBody<Body>) -> Body).backoff(Backoff::exponential(ms(5), ms(20)))
 }
 

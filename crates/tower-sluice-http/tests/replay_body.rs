@@ -387,6 +387,19 @@ fn h2_the_body_goes_with_its_last_reader_and_nothing_is_kept_without_need() {
     assert_eq!(std::sync::Arc::strong_count(&count), 1, "the last attempt has had it");
 }
 
+#[test]
+fn h2_what_the_last_attempt_has_taken_cannot_be_replayed() {
+    let (sender, body) = piped();
+    let mut first = ReplayBody::new(body);
+    let mut last = first.clone();
+    sender.send(data("a")).unwrap();
+    assert_eq!(bytes(ready(&mut first)), "a");
+    assert_eq!(bytes(ready(&mut last)), "a");
+    let mut too_late = last.clone();
+    assert!(!too_late.is_intact());
+    assert_eq!(why(ready(&mut too_late)), NotReplayed::TooLong);
+}
+
 /// Readers on several threads, of which each begins while the one before still reads.
 #[test]
 fn h2_attempts_that_overlap_on_threads_lose_nothing_and_end() {

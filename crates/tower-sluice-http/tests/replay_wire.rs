@@ -4,6 +4,7 @@ mod recorder;
 
 use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,7 +23,9 @@ use tower::retry::RetryLayer;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_sluice_http::backoff::Backoff;
 use tower_sluice_http::replay::{ReplayBody, ReplayLayer};
-use tower_sluice_http::{BoxError, HttpRetry, HttpRetryPolicy, attempts, http_client, http_retry};
+use tower_sluice_http::{
+    AttemptNumber, BoxError, HttpRetry, HttpRetryPolicy, attempts, http_client, http_retry,
+};
 
 use recorder::{Act, Recorder, http1, http2};
 
@@ -326,6 +329,57 @@ async fn case_e11_a_post_without_key_is_sent_once_after_it_may_have_been_process
         let response = queue.layer(http1()).oneshot(request).await.unwrap();
         assert_eq!((response.status().as_u16(), server.attempts().len()), (status, 1));
     }
+}
+
+/// A proxy hands the extensions of one request on to the next, whose body is another.
+#[tokio::test]
+async fn h2_a_request_that_brings_another_ones_extensions_has_its_own_body() {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    let fails = tower::service_fn(move |request: Request<Body>| {
+        keep.lock().unwrap().push(request);
+        async { Ok::<_, io::Error>(Response::builder().status(500).body(Full::<Bytes>::default()).unwrap()) }
+    });
+    let stack = || http_client(4).retry(policy().replay_bodies(64 << 10, Body::new)).layer(fails.clone());
+    stack().oneshot(Request::put("/").body(Body::from("secret")).unwrap()).await.unwrap();
+    let first = kept.lock().unwrap().remove(0);
+    let mut second = Request::put("/").body(Body::empty()).unwrap();
+    *second.extensions_mut() = first.extensions().clone();
+    second.extensions_mut().remove::<AttemptNumber>();
+    kept.lock().unwrap().clear();
+    stack().oneshot(second).await.unwrap();
+    let requests = std::mem::take(&mut *kept.lock().unwrap());
+    assert_eq!(requests.len(), 3);
+    for request in requests {
+        assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), "");
+    }
+    drop(first);
+
+    // The same with `ReplayLayer`: a body that had become too long says nothing about the next one.
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&calls);
+    let reads = tower::service_fn(move |request: Request<ReplayBody<Full<Bytes>>>| {
+        let seen = Arc::clone(&seen);
+        async move {
+            let (head, body) = request.into_parts();
+            let again = body.clone();
+            let _ = body.collect().await;
+            seen.lock().unwrap().push((head.extensions, again));
+            Ok::<_, io::Error>(Response::builder().status(500).body(Full::<Bytes>::default()).unwrap())
+        }
+    });
+    let stack = ServiceBuilder::new()
+        .layer(ReplayLayer::new().cap(64))
+        .layer(RetryLayer::new(policy()))
+        .service(reads);
+    let long = Request::put("/").body(Full::from(vec![1; 65])).unwrap();
+    stack.clone().oneshot(long).await.unwrap();
+    let (extensions, _keeps_the_body) = calls.lock().unwrap().remove(0);
+    assert!(calls.lock().unwrap().is_empty());
+    let mut short = Request::put("/").body(Full::default()).unwrap();
+    *short.extensions_mut() = extensions;
+    stack.oneshot(short).await.unwrap();
+    assert_eq!(calls.lock().unwrap().len(), 3);
 }
 
 #[tokio::test]

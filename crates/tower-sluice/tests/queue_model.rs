@@ -255,8 +255,8 @@ impl Model {
                     let order = self.join();
                     self.calls.get_mut(&id).unwrap().order = order;
                     self.grant();
-                    // The same poll looks at the line, too.
-                    return self.poll(id);
+                    // Others have their turn before it looks at the line.
+                    return Answer::Pending;
                 }
                 call.state = State::Deferred { due: self.now + delay };
                 self.grant();

@@ -135,6 +135,19 @@ async fn q4_a_call_that_always_fails_without_a_delay_does_not_keep_the_slot() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn q14_a_call_that_fails_without_a_delay_lets_other_tasks_run_between_its_attempts() {
+    let script = Script::<u32>::new().fail("again");
+    let queue = QueueLayer::new(1).retry(retries(3, ms(0)));
+    let mut call = by_hand(queue.layer(script.service::<u32>()).call(0));
+    for attempts in 1..=2 {
+        assert!(call.poll().is_pending());
+        assert!(call.is_woken());
+        assert_eq!(script.calls(), attempts, "an attempt a poll");
+    }
+    assert!(call.poll().is_ready());
+}
+
+#[tokio::test(start_paused = true)]
 async fn q4_case_b4_with_steady_arrivals_a_retried_call_is_the_next_to_be_admitted() {
     let script = Script::new();
     let (inner, served) = served(&script, |request, before| {

@@ -1,6 +1,7 @@
 //! Q3: `poll_ready` promises nothing and holds nothing; the inner service's readiness is asked for inside the call.
 #![cfg(feature = "queue")]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
@@ -8,7 +9,7 @@ use tower::buffer::Buffer;
 use tower::limit::ConcurrencyLimit;
 use tower::{Layer, Service, ServiceExt};
 use tower_sluice::BoxError;
-use tower_sluice::queue::QueueLayer;
+use tower_sluice::queue::{QueueLayer, ReadDeadline};
 use tower_sluice::reject::Rejection;
 use tower_sluice::verdict::{Failure as Verdicts, Repeat, Verdict};
 use tower_sluice_test::{Check, Failure, Probe, Script, SpyWaker, Step, by_hand};
@@ -254,6 +255,40 @@ async fn q3_a_place_is_given_up_on_drop_and_not_cloned() {
     assert_eq!(poll_ready(&mut clone), Poll::Ready(true));
     drop(clone);
     nothing_left(&handle);
+}
+
+#[tokio::test(start_paused = true)]
+async fn q13_a_panic_while_a_call_is_made_leaves_its_place_with_the_service() {
+    let unreadable: ReadDeadline<u32> = |_| panic!("unreadable");
+    let queue = QueueLayer::new(1).max_waiting(0).wait_when_full().deadline_from(unreadable);
+    let handle = queue.handle();
+    let mut service = queue.layer(Script::new().answer(0).service::<u32>());
+    assert_eq!(poll_ready(&mut service), Poll::Ready(true));
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(service.call(0)))).is_err());
+    nothing_but_reserved(&handle, 1);
+    drop(service);
+    nothing_left(&handle);
+}
+
+#[tokio::test(start_paused = true)]
+async fn q3_a_call_that_is_turned_away_gives_its_place_up_with_its_answer() {
+    let script = Script::new().answer(0);
+    let late = QueueLayer::new(1).wait_when_full().call_timeout(ms(0));
+    let mut service = late.layer(script.service::<u32>());
+    assert_eq!(poll_ready(&mut service), Poll::Ready(true));
+    let mut call = by_hand(service.call(0));
+    let Poll::Ready(answer) = call.poll() else { panic!("pending") };
+    let Rejection::Deadline { .. } = rejection(answer) else { panic!("not late") };
+    // The future is still there.
+    nothing_left(&late.handle());
+
+    let shed = QueueLayer::new(1).wait_when_full();
+    let mut service = shed.class("feed").admit_while(|| false).layer(script.service::<u32>());
+    assert_eq!(poll_ready(&mut service), Poll::Ready(true));
+    let mut call = by_hand(service.call(0));
+    let Poll::Ready(answer) = call.poll() else { panic!("pending") };
+    let Rejection::Shed { .. } = rejection(answer) else { panic!("not shed") };
+    nothing_left(&shed.handle());
 }
 
 #[tokio::test(start_paused = true)]

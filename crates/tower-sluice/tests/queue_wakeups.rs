@@ -182,8 +182,8 @@ async fn q14_wakers_that_lock() {
         }
     };
     let waker = || {
-        let (on_wake, mut on_drop) = (std::sync::Mutex::new(user()), user());
-        SpyWaker::new().on_wake(move || on_wake.lock().unwrap()()).on_drop(move || on_drop()).build().0
+        let (on_wake, on_drop) = (std::sync::Mutex::new(user()), user());
+        SpyWaker::new().on_wake(move || on_wake.lock().unwrap()()).on_drop(on_drop).build().0
     };
     let mut call = service.clone();
     let mut fresh = move |n| by_hand(call.call(n));

@@ -100,9 +100,9 @@ where
         service: S,
         request: Req,
         settings: Arc<Settings<RetryPolicy<C, R>, A>>,
+        options: CallOptions,
         reserved: bool,
     ) -> Self {
-        let options = settings.mode.options(&request);
         let call = Call::new(settings, options, reserved);
         Self { attempt: None, service, request: Some(request), call }
     }
@@ -165,6 +165,10 @@ where
             if let Some(answer) = answer {
                 return Poll::Ready(answer);
             }
+            if call.yields() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
     }
 }
@@ -186,6 +190,11 @@ impl<P, A, K> Call<P, A, K> {
 
     fn attempts(&self) -> u32 {
         self.failed.as_ref().map_or(u32::from(self.lease.begun), |failed| failed.progress.attempts())
+    }
+
+    /// Failed, and to be tried again with no delay: first others of the same thread have their turn.
+    fn yields(&self) -> bool {
+        matches!(self.lease.stage, Stage::Waiting(_))
     }
 
     /// The call's last event.
@@ -308,6 +317,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
     ) -> Poll<Result<bool, Rejection>> {
         let class = self.lease.class;
         if let Err(rejection) = self.lease.admit() {
+            self.lease.give_back();
             self.lease.slots().shed(class);
             return Poll::Ready(Err(rejection));
         }
@@ -316,6 +326,7 @@ impl<C, R, A, K> Call<RetryPolicy<C, R>, A, K> {
             let now = self.lease.slots().clock.now();
             let held = || self.lease.slots().held_until().is_some_and(|until| until > deadline);
             if deadline <= now || held() {
+                self.lease.give_back();
                 self.lease.slots().too_late(class);
                 return Poll::Ready(Err(self.late(now)));
             }

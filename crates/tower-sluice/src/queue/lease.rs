@@ -105,7 +105,7 @@ impl<P, A> Lease<P, A> {
         matches!(self.stage, Stage::Over | Stage::New { reserved: false })
     }
 
-    /// Gives back whatever it holds: the call was dropped.
+    /// Gives back whatever it holds: the call was dropped, or turned away.
     #[cold]
     pub(super) fn give_back(&mut self) {
         match self.stage {

@@ -58,6 +58,9 @@ pub(super) struct Observers {
     waiting: usize,
 }
 
+/// Slots of memory that are kept when the last observer leaves.
+const KEPT: usize = 64;
+
 impl Observers {
     /// Whether somebody still waits.
     pub(super) fn is_waiting(&self) -> bool {
@@ -84,6 +87,10 @@ impl Observers {
     pub(super) fn remove(&mut self, key: usize) -> Option<Waker> {
         let waker = self.observers.remove(key).waker;
         self.waiting -= usize::from(waker.is_some());
+        if self.observers.is_empty() && self.observers.capacity() > KEPT {
+            // Each look goes through all of it.
+            self.observers = Slab::new();
+        }
         waker
     }
 
@@ -98,5 +105,25 @@ impl Observers {
                 self.waiting -= 1;
             }
         }
+    }
+}
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn q11_many_who_waited_at_once_cost_those_who_wait_later_nothing() {
+        let mut observers = Observers::default();
+        let keys: Vec<_> = (0..10_000).map(|_| observers.add(Until::Idle, Waker::noop().clone())).collect();
+        for key in keys {
+            observers.remove(key);
+        }
+        assert!(!observers.is_waiting());
+        assert!(observers.observers.capacity() <= KEPT);
+        // A few come and go without an allocation each.
+        let key = observers.add(Until::Idle, Waker::noop().clone());
+        observers.remove(key);
+        assert!(observers.observers.capacity() > 0);
     }
 }

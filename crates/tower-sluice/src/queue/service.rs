@@ -72,6 +72,10 @@ where
 
     #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
-        ResponseFuture::new(self.inner.clone(), request, Arc::clone(&self.settings), self.place.hand_over())
+        let options = self.settings.mode.options(&request);
+        let inner = self.inner.clone();
+        // Last, since what runs before may panic, and who holds the place gives it up.
+        let reserved = self.place.hand_over();
+        ResponseFuture::new(inner, request, Arc::clone(&self.settings), options, reserved)
     }
 }

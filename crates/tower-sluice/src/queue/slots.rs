@@ -90,6 +90,11 @@ pub(super) const NO_CLASS: ClassKey = 0;
 /// Between the orders of two arrivals in a row lies room for those who join the end of the line meanwhile.
 const ORDERS_AN_ARRIVAL: u64 = 1 << 16;
 
+/// The place of an arrival. Beyond 2^48 of them, years of a million a second, all share the last.
+fn order(arrival: u64) -> u64 {
+    arrival.saturating_mul(ORDERS_AN_ARRIVAL)
+}
+
 /// What is counted for each class.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Class {
@@ -402,7 +407,7 @@ impl Slots {
             }
             let now = if timed { now } else { self.clock.now() };
             let key = state.queue(arrival, waker.take(), ticket, now);
-            state.line.join(key, arrival * ORDERS_AN_ARRIVAL);
+            state.line.join(key, order(arrival));
             let timeout = state.timeout(key, longest, now).unwrap_or(now);
             Entered::Queued { key, arrival, since: now, look_at: timeout.min(state.watch(key, now)) }
         })
@@ -951,10 +956,13 @@ impl Slots {
 
     /// Joins the end of the line: behind all that have arrived, before the next that will.
     fn join_back(&self, state: &mut State, key: Key) {
-        let next = self.arrivals.load(Ordering::Acquire) * ORDERS_AN_ARRIVAL;
+        let next = order(self.arrivals.load(Ordering::Acquire));
         let first = next.saturating_sub(ORDERS_AN_ARRIVAL) + 1;
         // Beyond 65 535 since the last arrival they share a number, and stand as they came.
-        state.last_back = (state.last_back + 1).clamp(first, next.saturating_sub(1).max(first));
+        state.last_back = match next {
+            u64::MAX => next,
+            _ => (state.last_back + 1).clamp(first, next.saturating_sub(1).max(first)),
+        };
         state.line.join(key, state.last_back);
     }
 
@@ -1061,10 +1069,7 @@ impl State {
     fn queue(&mut self, arrival: u64, waker: Option<Waker>, ticket: Ticket, now: Tick) -> Key {
         let since = self.active(now);
         self.class(ticket.class).waiting += 1;
-        self.line.insert(
-            arrival * ORDERS_AN_ARRIVAL,
-            Call { waker, since, ticket, stage: Stage::Queued, stalled: false },
-        )
+        self.line.insert(order(arrival), Call { waker, since, ticket, stage: Stage::Queued, stalled: false })
     }
 
     /// A member that was withdrawn is queued, and has yet to join the line again.
@@ -1169,6 +1174,34 @@ impl State {
             waiting > 0 && waiting >= self.max_waiting
         } else {
             waiting > self.max_waiting
+        }
+    }
+}
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn q4_the_line_goes_on_when_there_are_no_more_numbers_for_its_order() {
+        let slots = Slots::new(1, 16);
+        slots.arrivals.store((1 << 48) - 1, Ordering::Release);
+        let now = Tick(1);
+        let waker = || Waker::noop().clone();
+        let queue = || match slots.enter(waker(), false, Ticket::default(), None) {
+            Entered::Queued { key, .. } => key,
+            other => panic!("{other:?}"),
+        };
+        let first = slots.try_start().unwrap();
+        slots.started();
+        let (second, third) = (queue(), queue());
+        // Failed without a delay: behind both.
+        let back = slots.defer(first, waker(), false, Ticket::default(), now).unwrap();
+        for key in [second, third, back] {
+            let polled = slots.poll(key, Waker::noop(), Some(waker()), None);
+            assert!(matches!(polled, Polled::Started { .. }), "{polled:?}");
+            slots.started();
+            slots.succeed(NO_CLASS);
         }
     }
 }
