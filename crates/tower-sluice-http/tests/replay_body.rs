@@ -401,9 +401,12 @@ fn h2_what_the_last_attempt_has_taken_cannot_be_replayed() {
     assert_eq!(why(ready(&mut too_late)), NotReplayed::TooLong);
 }
 
+/// Run once, by whoever comes first.
+type Once = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
 /// A body at whose first poll something else happens first.
 struct Meanwhile {
-    first: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    first: Once,
     body: Piped,
 }
 
