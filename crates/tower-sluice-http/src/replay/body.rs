@@ -27,10 +27,11 @@ use super::tape::{Kept, Source, Tape};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
+/// use bytes::Bytes;
 /// use http_body_util::{BodyExt, Full};
 /// use tower_sluice_http::replay::ReplayBody;
 ///
-/// let first = ReplayBody::new(Full::from("charge 4 EUR"));
+/// let first = ReplayBody::new(Full::<Bytes>::from("charge 4 EUR"));
 /// let again = first.clone();
 /// assert_eq!(first.collect().await.unwrap().to_bytes(), "charge 4 EUR");
 /// assert_eq!(again.collect().await.unwrap().to_bytes(), "charge 4 EUR");
