@@ -250,6 +250,7 @@ impl<C, R> RetryPolicy<C, R> {
     }
 
     /// Whether every call has one attempt, so that there is nothing to tell about attempts not made.
+    #[cfg(feature = "queue")]
     pub(crate) fn is_single(&self) -> bool {
         self.rules.max_attempts == 1
     }
